@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
+use super::circles::named_paths;
+
 /// A crate of the workspace below `runtime/`, other than the one of the program itself.
 struct Crate {
     name: &'static str,
@@ -223,7 +225,7 @@ const PURE: &[&str] = &[
 #[test]
 fn pure_files_know_neither_runtime_nor_sandbox_nor_disk() {
     // The two doors of the model, and the streams of a command inside a task, which are named there alone.
-    let doors = ["model/clock.rs", "model/rng.rs", "model/session.rs"];
+    let doors = ["model/clock.rs", "model/disk_work.rs", "model/rng.rs", "model/session.rs"];
     let is_pure = |source: &Source| {
         PURE.iter().any(|pure| {
             source.path == *pure
@@ -494,18 +496,10 @@ const ORDER_OF_PLUGINS: &[&str] = &["manifest", "bindings", "host", "*", "driver
 
 /// The `a::b` of every `crate::a::b` in some code, or of another start; of `crate::{a, b::c}` both.
 fn paths_after(start: &str, code: &str) -> Vec<String> {
-    let mut paths = Vec::new();
-    for (at, start) in code.match_indices(start) {
-        let rest = &code[at + start.len()..];
-        let several = rest.strip_prefix('{').and_then(|list| list.split('}').next());
-        for path in several.unwrap_or(rest).split(',').take(several.map_or(1, |_| usize::MAX)) {
-            let path = path.trim();
-            let end = path.find(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':'));
-            paths.push(path[..end.unwrap_or(path.len())].trim_end_matches(':').to_owned());
-        }
-    }
-    paths.retain(|path| !path.is_empty());
+    let paths = named_paths(code).into_iter();
     paths
+        .filter_map(|path| Some(path.strip_prefix(start)?.trim_end_matches(':').to_owned()))
+        .collect()
 }
 
 #[test]

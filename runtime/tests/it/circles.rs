@@ -25,17 +25,14 @@ fn expand(path: &str) -> Vec<String> {
     all.flat_map(|part| expand(&format!("{}{}", start.trim(), part.trim()))).collect()
 }
 
-/// The paths that some code names: those of imports, and others that begin at a module.
-fn paths(code: &str) -> Vec<String> {
+/// The paths that some code names: those of its imports, and each that stands in it as a word.
+pub(crate) fn named_paths(code: &str) -> Vec<String> {
     let flat = code.split_whitespace().collect::<Vec<_>>().join(" ");
-    let (mut found, mut rest) = (Vec::new(), String::new());
-    for (index, part) in flat.split("use ").enumerate() {
-        let (import, other) = part.split_once(';').filter(|_| index > 0).unwrap_or(("", part));
-        found.extend(expand(import));
-        rest.push_str(other);
-    }
-    let words = rest.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':'));
-    found.extend(words.filter(|word| word.contains("::")).map(str::to_owned));
+    let imports = flat.split("use ").skip(1).filter_map(|part| part.split_once(';'));
+    let mut found: Vec<String> = imports.flat_map(|(import, _)| expand(import)).collect();
+    let words = flat.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':'));
+    let paths = words.map(|word| word.trim_end_matches(':')).filter(|word| word.contains("::"));
+    found.extend(paths.map(str::to_owned));
     found
 }
 
@@ -89,7 +86,7 @@ fn few_files_of_the_api_import_one_another_in_a_circle() {
     let edges: BTreeMap<&str, BTreeSet<&str>> = files
         .iter()
         .map(|(module, code)| {
-            let to = paths(code).into_iter().filter_map(|path| resolve(&all, module, &path));
+            let to = named_paths(code).into_iter().filter_map(|path| resolve(&all, module, &path));
             (module.as_str(), to.filter(|to| to != module).collect())
         })
         .collect();

@@ -22,10 +22,11 @@ impl ByteSink for Files {
 
     fn files(&self) -> Option<SinkFiles> {
         Some(SinkFiles {
-            dir: Arc::new(std::fs::File::open(&self.0).unwrap().into()),
+            dir: std::os::fd::OwnedFd::from(std::fs::File::open(&self.0).unwrap()).into(),
             prefix: "t.stdout.".to_owned(),
             files_max: 10,
             file_bytes_max: 10 << 20,
+            fresh: false,
         })
     }
 }
@@ -105,6 +106,7 @@ async fn a_hundred_supervisors_share_their_memory_and_the_next_agent_owns_all_th
         assert_eq!(std::fs::read_to_string(log).unwrap(), "hi\n");
         second.forget_run(run);
     }
+    second.finish_removals().await;
     assert_eq!(std::fs::read_dir(dir.path().join("exits")).unwrap().count(), 0);
 }
 

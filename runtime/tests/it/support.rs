@@ -155,10 +155,15 @@ impl TestAgent {
         self.log(result, task, "stdout")
     }
 
-    pub fn log(&self, result: &JobResult, task: &str, stream: &str) -> String {
+    /// The directory of the allocation that a task belongs to.
+    pub fn alloc_dir(&self, result: &JobResult, task: &str) -> PathBuf {
         let has = |alloc: &&AllocResult| alloc.state.tasks.keys().any(|name| name.as_str() == task);
         let alloc = result.allocs.iter().find(has).expect("the task's allocation").id;
-        let dir = self.handle.data_dir().join(format!("allocs/{alloc}/alloc/logs"));
+        self.handle.data_dir().join(format!("allocs/{alloc}"))
+    }
+
+    pub fn log(&self, result: &JobResult, task: &str, stream: &str) -> String {
+        let dir = self.alloc_dir(result, task).join("alloc/logs");
         let mut text = Vec::new();
         for index in 0.. {
             match std::fs::read(dir.join(format!("{task}.{stream}.{index}"))) {

@@ -210,6 +210,11 @@ pub fn simulate() {
     SIMULATED.set(true);
 }
 
+/// Is this thread a simulation?
+pub(crate) fn is_simulated() -> bool {
+    SIMULATED.get()
+}
+
 /// Run `work`, which may block, on a thread for such work, without waiting for it. In a simulation,
 /// and where there is no runtime, it runs at once.
 pub fn spawn_blocking_work(work: impl FnOnce() + Send + 'static) {

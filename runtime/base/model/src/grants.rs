@@ -247,12 +247,12 @@ impl Grants {
         self.deny.iter().any(|denied| denied == authority.word())
     }
 
-    /// Whether the grants, files aside, let the plugin call nothing that could block or
-    /// reach outside.
+    /// Whether the grants, files aside, let the plugin call nothing that could hold its thread. The
+    /// starts of processes and WASM tasks leave the thread of the caller before they do.
     #[must_use]
     pub fn opens_only_files(&self) -> bool {
-        let Self { commands, process, wasm_task, connect, env, .. } = self;
-        commands.is_empty() && connect.is_empty() && env.is_empty() && !process && !wasm_task
+        let Self { commands, connect, env, .. } = self;
+        commands.is_empty() && connect.is_empty() && env.is_empty()
     }
 
     /// Whether a task may run as this user. `None` stands for the agent's own user, which is

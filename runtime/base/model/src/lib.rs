@@ -21,6 +21,7 @@ pub mod cores;
 pub mod cow_arc;
 pub mod device;
 pub mod digest;
+pub mod disk_work;
 pub mod endpoint;
 pub mod event;
 pub mod grants;

@@ -537,9 +537,6 @@ pub const FINGERPRINT_WALL_MAX: Duration = Duration::from_secs(300);
 pub const HOOK_WALL_MAX: Duration = Duration::from_secs(60);
 /// A hook that takes this long is reported in the events of its task, because it makes the start slow.
 pub const HOOK_SLOW: Duration = Duration::from_secs(5);
-/// Directories of allocations that are made at a time: a few for each core, so that a job of a thousand
-/// places does not make as many threads.
-pub const ALLOC_DIRS_MADE_AT_ONCE_MAX: usize = 16;
 /// First and longest pause before pre-run hooks are tried again: of an allocation that was restored, or where the
 /// node was short of something.
 pub const HOOK_RETRY: std::ops::RangeInclusive<Duration> =
@@ -561,6 +558,10 @@ pub const RUN_END_WALL_MAX: Duration = Duration::from_secs(5);
 /// Largest note of a run, bytes: a driver's handle as JSON, and some names. A larger one is kept
 /// without the handle.
 pub const RUN_NOTE_BYTES_MAX: usize = 256 * KIB as usize;
+/// Length at which a worker leaves the runs that were forgotten out of the file with its notes.
+pub const WORKER_NOTES_BYTES: u64 = MIB;
+/// Most bytes of a file with notes that are read.
+pub const WORKER_NOTES_BYTES_MAX: u64 = 1024 * MIB;
 /// How often the agent looks whether much of its heap was freed.
 pub const HEAP_LOOK_INTERVAL: Duration = Duration::from_secs(30);
 /// How much is freed before it is given back to the kernel, bytes: what some hundred allocations take.

@@ -11,7 +11,7 @@
 //! implement them over real plugins, and tests implement them in a few lines over virtual time.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -215,11 +215,32 @@ pub trait ByteSink: Send + Sync {
     }
 }
 
+/// The directory that the files of a stream lie in. Names in it are not trusted.
+#[derive(Clone, Debug)]
+pub enum LogDir {
+    /// The directory is open.
+    Open(Arc<std::os::fd::OwnedFd>),
+    /// The directory is opened whenever it is used, so that the logs of a task that prints nothing
+    /// hold no descriptor.
+    Below {
+        /// A directory that only the agent's user changes.
+        root: Arc<Path>,
+        /// The path from there. A link on it is not followed.
+        path: Arc<Path>,
+    },
+}
+
+impl From<std::os::fd::OwnedFd> for LogDir {
+    fn from(dir: std::os::fd::OwnedFd) -> Self {
+        Self::Open(Arc::new(dir))
+    }
+}
+
 /// Rotated files `<prefix>N` in a directory, described for a writer in another process.
 #[derive(Clone, Debug)]
 pub struct SinkFiles {
-    /// The open directory. Names in it are not trusted.
-    pub dir: Arc<std::os::fd::OwnedFd>,
+    /// Where the files lie.
+    pub dir: LogDir,
     /// Name of a file without its index.
     pub prefix: String,
     /// Most files that are kept. 0: there are none, and `prefix` is the whole name of a named pipe
@@ -227,13 +248,15 @@ pub struct SinkFiles {
     pub files_max: u32,
     /// Bytes after which the next file is begun.
     pub file_bytes_max: u64,
+    /// No file of the stream exists yet, so none is looked for.
+    pub fresh: bool,
 }
 
 impl SinkFiles {
     /// A named pipe in place of files.
     #[must_use]
     pub const fn pipe(dir: Arc<std::os::fd::OwnedFd>, name: String) -> Self {
-        Self { dir, prefix: name, files_max: 0, file_bytes_max: 0 }
+        Self { dir: LogDir::Open(dir), prefix: name, files_max: 0, file_bytes_max: 0, fresh: false }
     }
 }
 
@@ -244,6 +267,15 @@ pub type IdentityRecorder =
 
 /// Takes an event that a driver reports about a task (`events.emit`).
 pub type DriverEventSink = Arc<dyn Fn(String, Vec<(String, String)>) + Send + Sync>;
+
+/// Makes the directories of a task, if they are not made yet. An error is a text for people.
+pub type DirMaker = Arc<dyn Fn() -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
+
+/// The maker for a task whose directories are made already.
+#[must_use]
+pub fn dirs_are_made() -> DirMaker {
+    Arc::new(|| Box::pin(std::future::ready(Ok(()))))
+}
 
 /// What the host knows about one start of a task while its driver is called.
 #[derive(Clone)]
@@ -280,6 +312,8 @@ pub struct TaskContext {
     pub task_dir: PathBuf,
     /// Absolute host path of the allocation's shared directory, which it may read and write too.
     pub alloc_dir: PathBuf,
+    /// Makes both directories. Whoever runs something that opens files by itself calls it first.
+    pub dirs: DirMaker,
     /// Host paths assigned by reservations, with their read-only flag.
     pub mounts: Vec<Mount>,
     /// Device nodes assigned by reservations. They are set only while the driver starts the task.
@@ -452,6 +486,21 @@ pub enum Adoption {
     NotNow(String),
 }
 
+/// Why a held run could not be let go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReleaseError {
+    /// The text for the event.
+    pub text: String,
+    /// Whether a later start may succeed.
+    pub recoverable: bool,
+}
+
+impl From<String> for ReleaseError {
+    fn from(text: String) -> Self {
+        Self { text, recoverable: true }
+    }
+}
+
 /// The workloads that the host owns.
 pub trait Workloads: Send + Sync {
     /// Wait until a process or WASM task of this run ends. After that every call returns the exit
@@ -466,9 +515,8 @@ pub trait Workloads: Send + Sync {
     /// of the processes are durable. The future ends when the programs run. Processes that the run
     /// spawns later are not held. Does nothing for a run that holds none.
     ///
-    /// An error is the text for the event: a program could not be executed. The caller then ends
-    /// the run.
-    fn release(&self, run: &RunId) -> BoxFuture<'static, Result<(), String>> {
+    /// An error says why a program could not be executed. The caller then ends the run.
+    fn release(&self, run: &RunId) -> BoxFuture<'static, Result<(), ReleaseError>> {
         let _ = run;
         Box::pin(std::future::ready(Ok(())))
     }

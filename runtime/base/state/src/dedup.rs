@@ -34,7 +34,7 @@ pub struct ValueDigest {
 }
 
 impl ValueDigest {
-    /// The digest of a record without its checksum ([`super::codec::unsealed`]).
+    /// The digest of a record without its checksum ([`super::codec::strip_checksum`]).
     #[must_use]
     pub fn from_unsealed(unsealed: &[u8]) -> Self {
         Self { hash: xxh3_128(unsealed).to_le_bytes(), len: unsealed.len() }
@@ -75,7 +75,7 @@ type Entries = BTreeMap<Box<[u8]>, KeyState>;
 /// A write that may lag, while it is the newest of its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaterWrite {
-    /// The ticket of the write in the queue, see [`super::queue::Queue`].
+    /// The ticket of the write in the queue, see [`super::queue::WriteQueue`].
     pub ticket: u64,
     /// The digest of the content that is to be written.
     pub digest: ValueDigest,

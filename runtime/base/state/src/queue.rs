@@ -120,10 +120,22 @@ impl WriteQueue {
         self.first
     }
 
+    /// Whether a write that may lag waits.
+    #[must_use]
+    pub fn has_lagging(&self) -> bool {
+        self.lagging.is_some()
+    }
+
+    /// Whether the writes that wait fill a batch.
+    #[must_use]
+    pub fn is_full_batch(&self) -> bool {
+        self.waiting.len() >= STATE_BATCH_MAX
+    }
+
     /// The time at which the next batch is due, if writes may lag by `lag`.
     #[must_use]
     pub fn batch_due(&self, lag: Duration) -> BatchDue {
-        if self.urgent > 0 || self.waiting.len() >= STATE_BATCH_MAX {
+        if self.urgent > 0 || self.is_full_batch() {
             return BatchDue::Now;
         }
         match (&self.lagging, self.closed) {

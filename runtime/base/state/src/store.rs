@@ -175,6 +175,16 @@ impl StateStore {
         Self::with_backend(Path::new("(memory)"), Arc::new(MemBackend::default()))
     }
 
+    /// A store in memory whose writer is a task of the present runtime, which has to live as long as
+    /// the store. A commit in memory takes no longer than waking a thread for it.
+    ///
+    /// # Errors
+    /// None in memory.
+    pub fn in_memory_of_runtime() -> Result<Self, StateError> {
+        let backend = Arc::new(MemBackend::default());
+        Self::open_simulated(Path::new("(memory)"), backend, Box::new(|| writer::NO_DISK))
+    }
+
     /// A store over any backend. `path` is only for messages.
     ///
     /// # Errors
@@ -511,7 +521,7 @@ impl StateStore {
         let shared = &self.inner.shared;
         let permit = shared.room.acquire().await.map_err(|_| self.closed_error())?;
         let (done, committed) = oneshot::channel();
-        {
+        let wake = {
             let mut core = shared.core();
             if core.queue.is_closed() {
                 return Err(self.closed_error());
@@ -522,8 +532,9 @@ impl StateStore {
             };
             core.queue.push(WriteRequest { op, digest, done: Some(done) });
             permit.forget();
-            shared.wake(&mut core);
-        }
+            shared.wake_soon(&mut core)
+        };
+        wake.into_iter().for_each(writer::SoonWake::begin);
         Ok(Ok(committed))
     }
 
@@ -578,11 +589,12 @@ impl StateStore {
             return Ok(PutOutcome::Queued);
         }
         let op = Op::Put { key: key.clone(), value: record };
+        let waits = core.queue.has_lagging();
         let ticket =
             core.queue.push(WriteRequest { op: Some(op), digest: Some(digest), done: None });
         core.dedup.begin_later_write(&key, LaterWrite { ticket, digest });
         permit.forget();
-        shared.wake(&mut core);
+        shared.wake_to_lag(&mut core, waits);
         Ok(PutOutcome::Queued)
     }
 }

@@ -23,6 +23,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{Notify, Semaphore, oneshot};
 
 use super::backend::{Backend, Op};
@@ -92,6 +93,8 @@ pub struct WriterCore {
     failed: u64,
     /// Whether the thread waits to be woken.
     asleep: bool,
+    /// Whether somebody wakes it soon, see [`WriterShared::wake_soon`].
+    wakes_soon: bool,
     ended: bool,
     closers: Vec<oneshot::Sender<()>>,
 }
@@ -112,6 +115,7 @@ impl WriterShared {
             committing: None,
             failed: 0,
             asleep: false,
+            wakes_soon: false,
             ended: false,
             closers: Vec::new(),
         };
@@ -142,6 +146,28 @@ impl WriterShared {
             self.wake.notify_one();
             self.inline.notify_one();
         }
+    }
+
+    /// Wake the thread for a write that may lag. `waits`: another one waited before it. Until that may lag
+    /// no more the thread sleeps, and takes both.
+    pub fn wake_to_lag(&self, core: &mut WriterCore, waits: bool) {
+        if !waits || core.queue.is_full_batch() {
+            self.wake(core);
+        }
+    }
+
+    /// Wake the thread when what is ready on this runtime has had its turn. What that writes goes in one
+    /// commit, where the thread would have woken for each write. Only one thread decides, so this waits
+    /// for nobody else. The caller begins the wake without the lock.
+    pub fn wake_soon(self: &Arc<Self>, core: &mut WriterCore) -> Option<SoonWake> {
+        let runtime = Handle::try_current().ok();
+        let one_thread = |of: &Handle| of.runtime_flavor() == RuntimeFlavor::CurrentThread;
+        let Some(runtime) = runtime.filter(one_thread) else {
+            self.wake(core);
+            return None;
+        };
+        let first = core.asleep && !std::mem::replace(&mut core.wakes_soon, true);
+        first.then(|| SoonWake { wake: WakeAtDrop(Arc::clone(self)), runtime })
     }
 
     /// Accept no more writes. `told` is signalled when everything queued is committed.
@@ -214,7 +240,7 @@ impl WriterShared {
             let (limit, idle) = match taken {
                 DueWrites::Some(taken) => {
                     self.room.add_permits(taken);
-                    clock::sleep(pace()).await;
+                    pause(pace()).await;
                     failed.note_commit(batch.commit(self));
                     continue;
                 }
@@ -225,7 +251,7 @@ impl WriterShared {
             let woken = clock::timeout(limit, self.inline.notified()).await;
             self.core().asleep = false;
             if idle && woken.is_none() && self.core().queue.is_empty() {
-                clock::sleep(pace()).await;
+                pause(pace()).await;
                 failed.note_settle(self.settle_backend());
             }
         }
@@ -243,6 +269,42 @@ impl WriterShared {
         }
     }
 }
+
+/// A wake of the thread that is to come.
+pub struct SoonWake {
+    wake: WakeAtDrop,
+    runtime: Handle,
+}
+
+impl SoonWake {
+    /// Leave the wake to the runtime. A runtime that ends wakes the thread too.
+    pub fn begin(self) {
+        let Self { wake, runtime } = self;
+        drop(runtime.spawn(async move { drop(wake) }));
+    }
+}
+
+struct WakeAtDrop(Arc<WriterShared>);
+
+impl Drop for WakeAtDrop {
+    fn drop(&mut self) {
+        let mut core = self.0.core();
+        core.wakes_soon = false;
+        self.0.wake(&mut core);
+    }
+}
+
+/// Wait as long as the disk takes; where there is none, only let the others have their turn.
+async fn pause(pace: Duration) {
+    if pace == NO_DISK {
+        tokio::task::yield_now().await;
+    } else {
+        clock::sleep(pace).await;
+    }
+}
+
+/// The pace of a store that has no disk.
+pub(super) const NO_DISK: Duration = Duration::MAX;
 
 /// The next step of the writer thread.
 enum WriterStep {
@@ -506,47 +568,5 @@ pub fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, reason = "tests")]
-
-    use super::*;
-    use crate::testing::ErrorBackend;
-
-    fn put(value: u8, done: Option<oneshot::Sender<CommitResult>>) -> WriteRequest {
-        let op = Op::Put { key: b"k".as_slice().into(), value: [value].into() };
-        WriteRequest { op: Some(op), digest: Some(ValueDigest::from_unsealed(&[value])), done }
-    }
-
-    #[test]
-    fn a_write_that_may_lag_is_not_put_back_before_a_newer_one_of_its_key() {
-        let shared = WriterShared::new(
-            PathBuf::from("(test)"),
-            ErrorBackend::new_failing(),
-            Dedup::default(),
-            Stats::default(),
-            Duration::MAX,
-        );
-        let mut batch = WriteBatch::default();
-        {
-            let mut core = shared.core();
-            let ticket = core.queue.push(put(1, None));
-            core.dedup.begin_later_write(
-                b"k",
-                LaterWrite { ticket, digest: ValueDigest::from_unsealed(&[1]) },
-            );
-        }
-        shared.core().take_due(Duration::ZERO, &mut batch.requests);
-        {
-            // This one is queued while the first is being committed.
-            let mut core = shared.core();
-            core.queue.push(put(2, Some(oneshot::channel().0)));
-            core.dedup.begin_write(b"k");
-        }
-        assert!(!batch.commit(&shared));
-        // If it were put back, a third value would take its place in the queue and be overwritten
-        // by the second.
-        let mut core = shared.core();
-        assert_eq!(core.queue.len(), 1);
-        assert!(!core.replace_waiting(b"k", &[3], ValueDigest::from_unsealed(&[3])));
-    }
-}
+#[path = "writer_tests.rs"]
+mod tests;

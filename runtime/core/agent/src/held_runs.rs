@@ -231,7 +231,8 @@ impl LiveRuns {
         let exits = data_dir.join("exits");
         let failed = |error| ostler_model::causes::chain(&error);
         let noted = live::read_notes(&exits).map_err(failed)?;
-        found.complete_runs(|run| noted.get(run.as_str()).cloned());
+        let note_of = |run: &str| noted.get(run).or_else(|| workers.notes.get(run)).cloned();
+        found.complete_runs(|run| note_of(run.as_str()));
         found.complete_ended(&live::find_ended_runs(&exits, &found.intents()).map_err(failed)?);
         let native = live::find_live_runs(&exits).map_err(failed)?;
         let mut this = Self::default();
@@ -393,13 +394,14 @@ pub(super) fn find_wasm_runs(
     noted: &BTreeMap<String, RunNote>,
     known: &BTreeMap<AllocId, KnownAlloc>,
 ) -> Result<Vec<AliveRun>, String> {
-    let FoundTasks { tasks, unasked, elsewhere } = workers;
+    let FoundTasks { tasks, unasked, elsewhere, notes } = workers;
     let mut seen = BTreeSet::new();
     let mut runs: Vec<AliveRun> = tasks
         .into_iter()
         .filter(|task| seen.insert(task.run.clone()))
         .map(|task| {
-            let note = noted.get(task.run.as_str()).cloned();
+            let run = task.run.as_str();
+            let note = noted.get(run).or_else(|| notes.get(run)).cloned();
             AliveRun::wasm(
                 task,
                 note.map(|RunNote { alloc, task, job, group, index, record }| {

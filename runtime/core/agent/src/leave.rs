@@ -72,6 +72,9 @@ impl AgentHandle {
         // the agent's directory is free.
         self.0.control.leave_allocs().await;
         self.wait_owner_end().await;
+        let late = "exit records of runs that have ended are still being removed; the next agent \
+                    removes what is left";
+        wait_in_time(self.0.services.processes.finish_removals(), late).await;
         // This waits for work that was started while the rest ended.
         wait_tasks_end("work beside the agent", &self.0.beside).await;
     }
@@ -81,9 +84,7 @@ impl AgentHandle {
         self.0.control.close().await;
         let owner = self.0.owner.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(owner) = owner else { return };
-        if clock::timeout(LEAVE_WALL_MAX, owner).await.is_none() {
-            tracing::warn!("the owner of jobs and allocations did not end in time");
-        }
+        wait_in_time(owner, "the owner of jobs and allocations did not end in time").await;
     }
 
     /// Wait for the removal of directories without a record. It ends with the directory that is
@@ -91,9 +92,14 @@ impl AgentHandle {
     async fn wait_unowned_removal(&self) {
         let removal = self.0.unowned.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(removal) = removal else { return };
-        if clock::timeout(LEAVE_WALL_MAX, removal).await.is_none() {
-            tracing::warn!("a directory without a record is still being removed");
-        }
+        wait_in_time(removal, "a directory without a record is still being removed").await;
+    }
+}
+
+/// Wait, for a limited time, until something has ended. Logs `late` if it has not.
+async fn wait_in_time(end: impl Future, late: &str) {
+    if clock::timeout(LEAVE_WALL_MAX, end).await.is_none() {
+        tracing::warn!("{late}");
     }
 }
 

@@ -174,7 +174,7 @@ impl Agent {
     /// See [`AgentError`]; nothing is left running then.
     pub async fn begin_start(options: AgentOptions) -> Result<StartingAgent, AgentError> {
         let open: OpenState = match options.mode {
-            AgentMode::InMemory => Box::new(|_| StateStore::in_memory()),
+            AgentMode::InMemory => Box::new(|_| StateStore::in_memory_of_runtime()),
             AgentMode::Durable | AgentMode::Embedded => Box::new(StateStore::open),
         };
         startup::begin_start(options, open).await

@@ -19,6 +19,7 @@ use crate::services::NodeServices;
 use crate::task::NetworkSlot;
 use crate::task::env::NodeFacts;
 use crate::task::hooks::TaskHook;
+use crate::task::late_dirs::LateDirsQueue;
 use ostler_model::artifact::Artifacts;
 use ostler_model::clock::Clock;
 use ostler_model::network::Networks;
@@ -56,6 +57,8 @@ pub struct NodeContext {
     pub users: AllocUsers,
     /// Measures what allocations have on disk.
     pub disk_watch: DiskWatch,
+    /// Tasks that run without their directories.
+    pub late_dirs: LateDirsQueue,
     /// The services that run on the node.
     pub services: NodeServices,
     /// The variables that the agent keeps for tasks.
@@ -118,6 +121,7 @@ mod doubles {
                 secrets_in_memory: false,
                 users: AllocUsers::default(),
                 disk_watch,
+                late_dirs: LateDirsQueue::default(),
                 services: NodeServices::default(),
                 variables: Arc::new(FakeVariables::default()),
                 other_nodes: None,

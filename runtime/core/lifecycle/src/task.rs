@@ -18,6 +18,7 @@ mod first_byte;
 pub mod handle;
 pub mod hooks;
 pub mod interpolate;
+pub mod late_dirs;
 pub mod machine;
 pub mod notes;
 pub mod recovery;
@@ -51,6 +52,7 @@ use ostler_model::session::{ExecCommand, ExecSession};
 use ostler_model::task::{TaskState, Usage, Workload};
 
 use self::hooks::FetchedArtifacts;
+use self::late_dirs::LateDirs;
 
 /// Why a request to a task was not done.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -119,6 +121,8 @@ pub struct TaskScope {
     /// The task's directories, where they were made together with those of the allocation. The
     /// first run takes them.
     pub made: MadeDirs,
+    /// Makes the directories of a first run that may not need them.
+    pub dirs: Arc<LateDirs>,
     /// The first run waits for nothing but its directories.
     pub at_once: bool,
     /// A task that has ended waits, dead, for [`TaskHandle::force_restart`] until

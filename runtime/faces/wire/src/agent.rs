@@ -139,7 +139,7 @@ pub struct MetricsSummary<'a> {
     pub samples: Vec<Absent>,
 }
 
-/// One number of [`Metrics`].
+/// One number of [`MetricsSummary`].
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct MetricGauge<'a> {

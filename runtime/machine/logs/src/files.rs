@@ -3,13 +3,17 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 
 use cap_std::fs::Dir;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, fstat, openat, statat, unlinkat};
+use rustix::fs::{
+    AtFlags, FileType, Mode, OFlags, ResolveFlags, fstat, openat, openat2, statat, unlinkat,
+};
 use rustix::io::Errno;
 
 use ostler_model::ids::TaskName;
+use ostler_model::ports::LogDir;
 
 /// The highest index that a file may have. A name beyond it is not ours, so planted names cannot
 /// cause an overflow.
@@ -63,39 +67,73 @@ pub enum LogError {
 /// The files of one stream, by index. Clones are cheap.
 #[derive(Clone, Debug)]
 pub(super) struct LogFiles {
-    dir: Arc<Dir>,
+    dir: LogDir,
     prefix: String,
+}
+
+const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+/// The directory, opened now if it is not open.
+///
+/// # Errors
+/// When it cannot be opened, or a link stands on the way to it.
+pub fn open_log_dir(dir: &LogDir) -> io::Result<Arc<OwnedFd>> {
+    match dir {
+        LogDir::Open(dir) => Ok(Arc::clone(dir)),
+        LogDir::Below { root, path } => Ok(Arc::new(open_below(root, path)?)),
+    }
+}
+
+/// Open something below `root`, and follow no link on the way from there. `NOSYS` or `PERM`: the
+/// kernel has no such call, or a sandbox does not know it.
+fn open_within(root: &Path, path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
+    let root = rustix::fs::open(root, DIRECTORY | OFlags::PATH, Mode::empty())?;
+    openat2(&root, path, flags, mode, ResolveFlags::NO_SYMLINKS | ResolveFlags::BENEATH)
+}
+
+/// Open a directory below `root`, and follow no link on the way from there.
+fn open_below(root: &Path, path: &Path) -> Result<OwnedFd, Errno> {
+    match open_within(root, path, DIRECTORY, Mode::empty()) {
+        Err(Errno::NOSYS | Errno::PERM) => {}
+        opened => return opened,
+    }
+    let mut at = rustix::fs::open(root, DIRECTORY | OFlags::PATH, Mode::empty())?;
+    for name in path {
+        at = openat(&at, name, DIRECTORY | OFlags::NOFOLLOW, Mode::empty())?;
+    }
+    Ok(at)
 }
 
 impl LogFiles {
     pub(super) fn new(dir: &Dir, task: &TaskName, kind: StreamKind) -> Result<Self, LogError> {
         let dir = dir.try_clone().map_err(LogError::Directory)?;
-        Ok(Self::in_dir(Arc::new(dir), task, kind))
+        Ok(Self::in_dir(LogDir::Open(Arc::new(dir.into_std_file().into())), task, kind))
     }
 
-    /// The files of a stream in a directory that is open already. Streams of one task share it.
-    pub(super) fn in_dir(dir: Arc<Dir>, task: &TaskName, kind: StreamKind) -> Self {
+    /// The files of a stream in this directory.
+    pub(super) fn in_dir(dir: LogDir, task: &TaskName, kind: StreamKind) -> Self {
         Self { dir, prefix: format!("{task}.{}.", kind.name()) }
     }
 
-    /// The files `<prefix>N` of a directory handed over by another process.
-    pub(super) fn from_handed_dir(dir: OwnedFd, prefix: String) -> Self {
-        Self { dir: Arc::new(Dir::from_std_file(File::from(dir))), prefix }
+    /// The files `<prefix>N` of a directory, of which another process told.
+    pub(super) const fn from_handed_dir(dir: LogDir, prefix: String) -> Self {
+        Self { dir, prefix }
     }
 
     /// The directory and the prefix of the files, for another process.
-    pub(super) fn hand_over(&self) -> io::Result<(OwnedFd, String)> {
-        Ok((OwnedFd::from(self.dir.try_clone()?.into_std_file()), self.prefix.clone()))
+    pub(super) fn hand_over(&self) -> (LogDir, String) {
+        (self.dir.clone(), self.prefix.clone())
     }
 
-    /// The log directory of the files.
-    pub(super) fn dir(&self) -> &Dir {
-        &self.dir
+    /// The log directory of the files, which may have to be opened.
+    pub(super) fn dir(&self) -> io::Result<Arc<OwnedFd>> {
+        open_log_dir(&self.dir)
     }
 
     /// The size of the plain file of this index; `None` if there is none.
     pub(super) fn size(&self, index: u64) -> Option<u64> {
-        let stat = statat(self.dir.as_fd(), self.name(index), AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        let dir = self.dir().ok()?;
+        let stat = statat(dir.as_fd(), self.name(index), AtFlags::SYMLINK_NOFOLLOW).ok()?;
         let plain = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
         plain.then(|| u64::try_from(stat.st_size).unwrap_or(0))
     }
@@ -106,10 +144,15 @@ impl LogFiles {
 
     /// The indices of the names that are there, lowest first, whatever is behind the names.
     pub(super) fn indices(&self) -> Result<Vec<u64>, LogError> {
+        let failed = |errno: Errno| LogError::Directory(errno.into());
+        let dir = self.dir().map_err(LogError::Directory)?;
         let mut indices = Vec::new();
-        for entry in self.dir.entries().map_err(LogError::Directory)?.take(ENTRIES_MAX) {
-            let name = entry.map_err(LogError::Directory)?.file_name();
-            let index = name.to_str().and_then(|name| name.strip_prefix(&self.prefix));
+        // The directory may be open as a place for names alone, which cannot be read.
+        let readable = openat(dir.as_fd(), c".", DIRECTORY, Mode::empty()).map_err(failed)?;
+        for entry in rustix::fs::Dir::new(readable).map_err(failed)?.take(ENTRIES_MAX) {
+            let entry = entry.map_err(failed)?;
+            let name = entry.file_name().to_str().ok();
+            let index = name.and_then(|name| name.strip_prefix(&self.prefix));
             indices.extend(index.and_then(parse_index));
         }
         indices.sort_unstable();
@@ -136,7 +179,8 @@ impl LogFiles {
     fn open_plain(&self, index: u64, flags: OFlags) -> Result<Option<File>, LogError> {
         // The open is non-blocking, because the name may be a planted FIFO.
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let opened = openat(self.dir.as_fd(), self.name(index), flags, Mode::empty());
+        let dir = self.dir().map_err(LogError::Directory)?;
+        let opened = openat(dir.as_fd(), self.name(index), flags, Mode::empty());
         match opened {
             Ok(fd) => Ok(is_plain(&fd).then(|| File::from(fd))),
             Err(Errno::NOENT | Errno::LOOP | Errno::NXIO | Errno::ISDIR) => Ok(None),
@@ -164,7 +208,22 @@ impl LogFiles {
             | OFlags::EXCL
             | OFlags::NOFOLLOW
             | OFlags::CLOEXEC;
-        match openat(self.dir.as_fd(), self.name(index), flags, Mode::from_raw_mode(0o644)) {
+        let mode = Mode::from_raw_mode(0o644);
+        let at_once = match &self.dir {
+            // Most tasks print once: their directory is not opened by itself.
+            LogDir::Below { root, path } => {
+                open_within(root, &path.join(self.name(index)), flags, mode)
+            }
+            LogDir::Open(_) => Err(Errno::NOSYS),
+        };
+        let made = match at_once {
+            Err(Errno::NOSYS | Errno::PERM) => {
+                let dir = self.dir().map_err(LogError::Directory)?;
+                openat(dir.as_fd(), self.name(index), flags, mode)
+            }
+            made => made,
+        };
+        match made {
             Ok(fd) => Ok(Some(File::from(fd))),
             Err(Errno::EXIST) => Ok(None),
             Err(errno) => Err(self.open_error(index, errno)),
@@ -173,7 +232,8 @@ impl LogFiles {
 
     /// Remove the name. A link is removed, but not what it points to. What cannot be removed stays.
     pub(super) fn remove(&self, index: u64) {
-        let removed = unlinkat(self.dir.as_fd(), self.name(index), AtFlags::empty());
+        let Ok(dir) = self.dir() else { return };
+        let removed = unlinkat(dir.as_fd(), self.name(index), AtFlags::empty());
         if let Err(errno) = removed
             && errno != Errno::NOENT
         {

@@ -21,7 +21,7 @@ mod rotate;
 mod stream;
 mod tail;
 
-pub use self::files::{LogError, StreamKind};
+pub use self::files::{LogError, StreamKind, open_log_dir};
 pub use self::named_pipe::end_pipe;
 pub use self::outside::{OutsideWriter, task_sink};
 pub use self::stream::{LogStream, TaskLogs};

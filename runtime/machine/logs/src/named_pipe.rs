@@ -12,8 +12,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, Mode, OFlags, fstat, openat};
 use rustix::io::Errno;
 
+use super::files::open_log_dir;
 use ostler_model::limits::{PIPE_LOOK_PAUSE_MS, PIPE_READER_LOOKS, PIPE_WRITE_WAIT_MS};
-use ostler_model::ports::SinkFiles;
+use ostler_model::ports::{LogDir, SinkFiles};
 
 /// Nanoseconds of a millisecond.
 const NANOS: i64 = 1_000_000;
@@ -21,7 +22,7 @@ const NANOS: i64 = 1_000_000;
 /// A writer of one named pipe. See the module.
 #[derive(Debug)]
 pub(crate) struct PipeWriter {
-    dir: OwnedFd,
+    dir: LogDir,
     name: String,
     pipe: Option<OwnedFd>,
     /// Whether the writer has waited for a reader in vain.
@@ -33,7 +34,7 @@ pub(crate) struct PipeWriter {
 
 impl PipeWriter {
     /// A writer that has not opened the pipe yet.
-    pub(crate) const fn new(dir: OwnedFd, name: String) -> Self {
+    pub(crate) const fn new(dir: LogDir, name: String) -> Self {
         Self { dir, name, pipe: None, alone: false, full: false, dropped_bytes: 0 }
     }
 
@@ -68,6 +69,11 @@ impl PipeWriter {
 
     /// Open the pipe, if it has a reader.
     fn open_pipe(&mut self) -> Option<OwnedFd> {
+        let dir = open_log_dir(&self.dir)
+            .inspect_err(
+                |error| tracing::debug!(%error, "the directory of a log pipe cannot be opened"),
+            )
+            .ok()?;
         let looks = if self.alone { 1 } else { PIPE_READER_LOOKS };
         for look in 0..looks {
             if look > 0 {
@@ -75,7 +81,7 @@ impl PipeWriter {
             }
             // Anything else under the name is not written to, and a link is not followed.
             let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            match openat(&self.dir, &self.name, flags, Mode::empty()) {
+            match openat(&dir, &self.name, flags, Mode::empty()) {
                 Ok(pipe) => {
                     let is_pipe = fstat(&pipe)
                         .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Fifo);
@@ -103,7 +109,9 @@ pub fn end_pipe(files: &SinkFiles) {
     }
     let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     // Without a reader nobody needs to be told.
-    drop(openat(&files.dir, &files.prefix, flags, Mode::empty()));
+    if let Ok(dir) = open_log_dir(&files.dir) {
+        drop(openat(&dir, &files.prefix, flags, Mode::empty()));
+    }
 }
 
 /// The result of a write into the pipe.
@@ -151,7 +159,8 @@ mod tests {
     use super::*;
 
     fn writer(dir: &std::path::Path) -> PipeWriter {
-        PipeWriter::new(std::fs::File::open(dir).unwrap().into(), "out".to_owned())
+        let dir = OwnedFd::from(std::fs::File::open(dir).unwrap());
+        PipeWriter::new(dir.into(), "out".to_owned())
     }
 
     fn made(dir: &std::path::Path) {

@@ -15,7 +15,7 @@ use super::pace::{PAUSE, WakePace};
 use super::rotate::{FileStart, RotatingWriter};
 use super::stream::{StreamPosition, StreamShared};
 use ostler_model::clock;
-use ostler_model::ports::{ByteSink, SinkFiles};
+use ostler_model::ports::{ByteSink, LogDir, SinkFiles};
 
 /// How often the files are scanned in addition to the kernel's notices, which are missing on
 /// network file systems and when the event queue is full.
@@ -53,29 +53,29 @@ impl OutsideWriter {
         files_max: u32,
         file_bytes_max: u64,
     ) -> Result<Self, LogError> {
-        Self::open_looking(dir, prefix, (files_max, file_bytes_max), Duration::ZERO)
+        let (dir, fresh) = (LogDir::Open(Arc::new(dir)), false);
+        let files = SinkFiles { dir, prefix, files_max, file_bytes_max, fresh };
+        Self::open_looking(&files, Duration::ZERO)
     }
 
     /// The same as [`OutsideWriter::open`], for a task whose single line must not cost a scan of
     /// the files.
     fn open_seldom_looking(files: &SinkFiles) -> Result<Self, LogError> {
-        let dir = files.dir.try_clone().map_err(LogError::Directory)?;
-        let bounds = (files.files_max, files.file_bytes_max);
-        Self::open_looking(dir, files.prefix.clone(), bounds, TASK_LOOK_INTERVAL)
+        Self::open_looking(files, TASK_LOOK_INTERVAL)
     }
 
-    fn open_looking(
-        dir: OwnedFd,
-        prefix: String,
-        (files_max, file_bytes_max): (u32, u64),
-        every: Duration,
-    ) -> Result<Self, LogError> {
+    fn open_looking(files: &SinkFiles, every: Duration) -> Result<Self, LogError> {
+        let SinkFiles { dir, prefix, files_max, file_bytes_max, fresh } = files.clone();
         if files_max == 0 {
             return Ok(Self(OutsideTarget::Pipe(PipeWriter::new(dir, prefix))));
         }
         let files = LogFiles::from_handed_dir(dir, prefix);
-        let writer = RotatingWriter::open_shared(files, files_max, file_bytes_max, every)?;
-        Ok(Self(OutsideTarget::Files(Box::new(writer))))
+        let writer = if fresh {
+            RotatingWriter::begin_shared(files, files_max, file_bytes_max, every)
+        } else {
+            RotatingWriter::open_shared(files, files_max, file_bytes_max, every)
+        };
+        Ok(Self(OutsideTarget::Files(Box::new(writer?))))
     }
 
     /// Append bytes. This never fails: what cannot be written is counted.
@@ -263,7 +263,8 @@ impl DirNotices {
             | inotify::WatchFlags::MOVE
             | inotify::WatchFlags::ONLYDIR;
         // The directory is named by its descriptor, because the path may lead elsewhere by now.
-        let path = format!("/proc/self/fd/{}", self.dir.dir().as_raw_fd());
+        let Ok(dir) = self.dir.dir() else { return false };
+        let path = format!("/proc/self/fd/{}", dir.as_raw_fd());
         self.watch = inotify::add_watch(self.fd.get_ref(), path, what).ok();
         self.watch.is_some()
     }

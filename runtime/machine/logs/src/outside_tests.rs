@@ -5,22 +5,19 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cap_std::ambient_authority;
-use cap_std::fs::Dir;
-
-use super::super::OutsideWriter;
 use super::super::tail::StreamFollower;
+use super::super::{OutsideWriter, open_log_dir};
 use super::*;
 
 fn logs(path: &Path) -> TaskLogs {
-    let dir = Dir::open_ambient_dir(path, ambient_authority()).unwrap();
-    TaskLogs::open(&dir, &TaskName::new("web").unwrap(), &LogConfig::default()).unwrap()
+    let dir = std::os::fd::OwnedFd::from(fs::File::open(path).unwrap()).into();
+    TaskLogs::new(&dir, &TaskName::new("web").unwrap(), &LogConfig::default(), false)
 }
 
 /// A writer like that of another process, with files of `limit` bytes.
 fn writer(stream: &LogStream, files_max: u32, limit: u64) -> OutsideWriter {
     let files = stream.files().unwrap();
-    let dir = files.dir.try_clone().unwrap();
+    let dir = open_log_dir(&files.dir).unwrap().try_clone().unwrap();
     OutsideWriter::open(dir, files.prefix, files_max, limit).unwrap()
 }
 

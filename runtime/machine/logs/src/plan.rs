@@ -41,7 +41,7 @@ impl RotationPlan {
     }
 
     /// The next step with `bytes`; `None` if there are none. This changes nothing: report what was
-    /// done with [`RotationPlan::wrote`] and [`RotationPlan::rotated`].
+    /// done with [`RotationPlan::note_written`] and [`RotationPlan::note_rotation`].
     pub(super) fn next_step(&self, bytes: &[u8]) -> Option<RotationStep> {
         if bytes.is_empty() {
             return None;

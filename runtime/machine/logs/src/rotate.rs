@@ -123,6 +123,42 @@ impl RotatingWriter {
         Ok(Self { shared, ..Self::open(files, files_max, file_bytes_max)? })
     }
 
+    /// The same as [`RotatingWriter::open`], for a stream of which no file exists yet: none is looked
+    /// for. If there is one after all, this goes on with it.
+    pub(super) fn begin(
+        files: LogFiles,
+        files_max: u32,
+        file_bytes_max: u64,
+    ) -> Result<Self, LogError> {
+        let Some(file) = files.create_new(0)? else {
+            return Self::open(files, files_max, file_bytes_max);
+        };
+        Ok(Self {
+            files,
+            plan: RotationPlan::new(file_bytes_max, LOG_LINE_SEEK_BYTES as u64),
+            file,
+            kept: VecDeque::from([FileStart { index: 0, start: 0 }]),
+            files_max: usize::try_from(files_max.max(1)).unwrap_or(usize::MAX),
+            position: 0,
+            dropped_bytes: 0,
+            complained: false,
+            shared: None,
+        })
+    }
+
+    /// The same as [`RotatingWriter::open_shared`], for a stream as in [`RotatingWriter::begin`].
+    pub(super) fn begin_shared(
+        files: LogFiles,
+        files_max: u32,
+        file_bytes_max: u64,
+        every: Duration,
+    ) -> Result<Self, LogError> {
+        // The files were looked for a moment ago.
+        let last = (!every.is_zero()).then(Stopwatch::start);
+        let shared = Some(LookInterval { every, last });
+        Ok(Self { shared, ..Self::begin(files, files_max, file_bytes_max)? })
+    }
+
     /// Append bytes. This never fails: what cannot be written is counted, and reported once in the
     /// agent's log.
     pub(super) fn write(&mut self, mut bytes: &[u8]) {
@@ -328,6 +364,17 @@ mod tests {
             .collect();
         names.sort();
         names
+    }
+
+    #[test]
+    fn a_stream_that_is_said_to_be_new_goes_on_with_a_file_that_is_there_all_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        for line in ["a\n", "b\n"] {
+            let mut writer = RotatingWriter::begin(files(dir.path()), 2, 100).unwrap();
+            writer.write(line.as_bytes());
+        }
+        assert_eq!(names(dir.path()), ["web.stdout.0"]);
+        assert_eq!(fs::read(dir.path().join("web.stdout.0")).unwrap(), b"a\nb\n");
     }
 
     #[test]

@@ -14,17 +14,16 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use cap_std::fs::Dir;
 use tokio::sync::watch;
 
-use super::files::{LogError, LogFiles, StreamKind};
+use super::files::{LogFiles, StreamKind};
 use super::outside::{self, OutsideFiles};
 use super::rotate::RotatingWriter;
 use super::tail::{FollowFrom, StreamFollower};
 use ostler_model::ids::TaskName;
 use ostler_model::job::LogConfig;
 use ostler_model::limits::MIB;
-use ostler_model::ports::{ByteSink, SinkFiles};
+use ostler_model::ports::{ByteSink, LogDir, SinkFiles};
 
 /// Both streams of one task. They stay open over its restarts.
 #[derive(Clone, Debug)]
@@ -36,19 +35,20 @@ pub struct TaskLogs {
 }
 
 impl TaskLogs {
-    /// Open the files of a task in the allocation's log directory, and go on where they end. With
-    /// `config.disabled` nothing is opened and all output is discarded.
-    ///
-    /// # Errors
-    /// When the directory cannot be read or a file not be made.
-    pub fn open(dir: &Dir, task: &TaskName, config: &LogConfig) -> Result<Self, LogError> {
-        let dir = Arc::new(dir.try_clone().map_err(LogError::Directory)?);
-        let files = |kind| LogFiles::in_dir(Arc::clone(&dir), task, kind);
-        let stream = |kind| LogStream::open(files(kind), config);
-        Ok(Self {
-            stdout: Arc::new(stream(StreamKind::Stdout)?),
-            stderr: Arc::new(stream(StreamKind::Stderr)?),
-        })
+    /// The streams of a task in the allocation's log directory. Nothing is opened before somebody
+    /// writes or reads. With `config.disabled` all output is discarded. `fresh`: the task has no
+    /// files yet.
+    #[must_use]
+    pub fn new(dir: &LogDir, task: &TaskName, config: &LogConfig, fresh: bool) -> Self {
+        let files = |kind| LogFiles::in_dir(dir.clone(), task, kind);
+        let stream = |kind| Arc::new(LogStream::from_config(files(kind), config, fresh));
+        Self { stdout: stream(StreamKind::Stdout), stderr: stream(StreamKind::Stderr) }
+    }
+
+    /// Does somebody follow one of the streams? Then closing reads the disk.
+    #[must_use]
+    pub fn is_followed(&self) -> bool {
+        self.stdout.shared.is_followed() || self.stderr.shared.is_followed()
     }
 
     /// Close both streams: nothing more will be written, and followers end after the last byte.
@@ -89,6 +89,8 @@ pub(super) struct StreamShared {
     standing: OnceLock<watch::Sender<StreamPosition>>,
     /// Whether nothing more will be written. It is set under the lock.
     closed: AtomicBool,
+    /// Whether the files were scanned after the stream was closed. It is set under the lock.
+    settled: AtomicBool,
     /// Whether somebody scans the files.
     watched: AtomicBool,
 }
@@ -99,23 +101,28 @@ enum StreamWriter {
     /// Nobody writes, because logs are disabled.
     Nobody,
     /// Another process, or nobody yet.
-    Outside { seen: OutsideFiles, files_max: u32, file_bytes_max: u64, dropped_bytes: u64 },
+    Outside {
+        seen: OutsideFiles,
+        files_max: u32,
+        file_bytes_max: u64,
+        dropped_bytes: u64,
+        /// No file was made yet.
+        fresh: bool,
+    },
     /// This process.
     Here(RotatingWriter),
 }
 
 impl LogStream {
-    fn open(files: LogFiles, config: &LogConfig) -> Result<Self, LogError> {
+    fn from_config(files: LogFiles, config: &LogConfig, fresh: bool) -> Self {
         if config.disabled {
-            return Ok(Self::new(files, None));
+            return Self::new(files, None);
         }
         let file_bytes_max = u64::from(config.max_file_size_mb.max(1)) * MIB;
-        // This reports problems now, and creates the first file. The writer is not kept, because
-        // another process may write.
-        drop(RotatingWriter::open(files.clone(), config.max_files, file_bytes_max)?);
-        let (seen, files_max) = (OutsideFiles::default(), config.max_files);
-        let writer = StreamWriter::Outside { seen, files_max, file_bytes_max, dropped_bytes: 0 };
-        Ok(Self::from_writer(files, writer))
+        let (seen, files_max, dropped_bytes) = (OutsideFiles::default(), config.max_files, 0);
+        let writer =
+            StreamWriter::Outside { seen, files_max, file_bytes_max, dropped_bytes, fresh };
+        Self::from_writer(files, writer)
     }
 
     pub(super) fn new(files: LogFiles, writer: Option<RotatingWriter>) -> Self {
@@ -129,8 +136,9 @@ impl LogStream {
 
     fn from_writer(files: LogFiles, writer: StreamWriter) -> Self {
         let (writer, standing) = (Mutex::new(writer), OnceLock::new());
-        let (closed, watched) = (false.into(), false.into());
-        Self { shared: Arc::new(StreamShared { files, writer, standing, closed, watched }) }
+        let (closed, settled, watched) = (false.into(), false.into(), false.into());
+        let shared = StreamShared { files, writer, standing, closed, settled, watched };
+        Self { shared: Arc::new(shared) }
     }
 
     /// Read the stream from its oldest kept byte, or from now on, until it is closed and all was
@@ -162,9 +170,11 @@ impl LogStream {
         // This is done under the lock, because no write may come between the last byte and the
         // mark.
         let mut writer = self.shared.lock();
-        self.shared.tell_followers(&mut writer);
         self.shared.closed.store(true, Ordering::SeqCst);
-        self.shared.position_sender().send_modify(|standing| standing.closed = true);
+        // Without a follower the files are scanned when somebody asks.
+        if self.shared.is_followed() {
+            self.shared.tell_followers(&mut writer);
+        }
     }
 
     /// The number of bytes that could not be written here.
@@ -189,10 +199,12 @@ impl Drop for LogStream {
     /// Let followers end at what is there now. They have something left to read as long as it is
     /// scanned for.
     fn drop(&mut self) {
-        let shared = Arc::clone(&self.shared);
-        ostler_model::clock::spawn_blocking_work(move || {
-            shared.scan_files();
-        });
+        if self.shared.is_followed() {
+            let shared = Arc::clone(&self.shared);
+            ostler_model::clock::spawn_blocking_work(move || {
+                shared.scan_files();
+            });
+        }
     }
 }
 
@@ -209,20 +221,27 @@ impl StreamShared {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn is_followed(&self) -> bool {
+        self.standing.get().is_some_and(|told| told.receiver_count() > 0)
+    }
+
     fn is_closed(&self) -> bool {
         self.closed.load(Ordering::SeqCst)
     }
 
     /// Tell followers the position of the stream. Returns whether it has changed.
     fn tell_followers(&self, writer: &mut StreamWriter) -> bool {
-        if self.is_closed() {
+        let closed = self.is_closed();
+        if closed && self.settled.swap(true, Ordering::SeqCst) {
             return false;
         }
         let now = match writer {
+            StreamWriter::Nobody if closed => StreamPosition::default(),
             StreamWriter::Nobody => return false,
             StreamWriter::Outside { seen, .. } => seen.scan_files(&self.files),
             StreamWriter::Here(here) => writer_position(here),
         };
+        let now = StreamPosition { closed, ..now };
         self.position_sender().send_if_modified(|before| std::mem::replace(before, now) != now)
     }
 
@@ -238,11 +257,7 @@ impl StreamShared {
         let outside = matches!(*writer, StreamWriter::Outside { .. });
         let news = outside && self.tell_followers(&mut writer);
         drop(writer);
-        let wanted = || {
-            outside
-                && !self.is_closed()
-                && self.standing.get().is_some_and(|told| told.receiver_count() > 0)
-        };
+        let wanted = || outside && !self.is_closed() && self.is_followed();
         if !wanted() {
             self.watched.store(false, Ordering::SeqCst);
             // A follower that came while the mark was still set has relied on this task.
@@ -258,9 +273,11 @@ impl ByteSink for LogStream {
         if self.shared.is_closed() || bytes.is_empty() {
             return;
         }
-        if let StreamWriter::Outside { files_max, file_bytes_max, dropped_bytes, .. } = &mut *writer
+        if let StreamWriter::Outside { files_max, file_bytes_max, dropped_bytes, fresh, .. } =
+            &mut *writer
         {
-            match RotatingWriter::open(self.shared.files.clone(), *files_max, *file_bytes_max) {
+            let open = if *fresh { RotatingWriter::begin } else { RotatingWriter::open };
+            match open(self.shared.files.clone(), *files_max, *file_bytes_max) {
                 Ok(opened) => *writer = StreamWriter::Here(opened),
                 Err(error) => {
                     if *dropped_bytes == 0 {
@@ -280,15 +297,15 @@ impl ByteSink for LogStream {
     }
 
     fn files(&self) -> Option<SinkFiles> {
-        let StreamWriter::Outside { files_max, file_bytes_max, .. } = &*self.shared.lock() else {
+        let mut writer = self.shared.lock();
+        let StreamWriter::Outside { files_max, file_bytes_max, fresh, .. } = &mut *writer else {
             return None;
         };
         let (files_max, file_bytes_max) = (*files_max, *file_bytes_max);
-        let handed = self.shared.files.hand_over().inspect_err(|error| {
-            tracing::warn!(%error, "output of a task is dropped: its logs cannot be handed over");
-        });
-        let (dir, prefix) = handed.ok()?;
-        Some(SinkFiles { dir: Arc::new(dir), prefix, files_max, file_bytes_max })
+        // Whoever gets the files next may find what the first one wrote.
+        let fresh = std::mem::take(fresh);
+        let (dir, prefix) = self.shared.files.hand_over();
+        Some(SinkFiles { dir, prefix, files_max, file_bytes_max, fresh })
     }
 }
 

@@ -258,7 +258,7 @@ pub struct StreamLine {
     pub skipped_bytes: u64,
 }
 
-/// Splits the output of a [`Follower`] into whole lines, for a terminal.
+/// Splits the output of a [`StreamFollower`] into whole lines, for a terminal.
 #[derive(Debug)]
 pub struct LineFollower {
     follower: StreamFollower,

@@ -15,10 +15,14 @@ use super::super::rotate::RotatingWriter;
 use super::super::stream::{LogStream, TaskLogs};
 use super::*;
 use ostler_model::job::LogConfig;
-use ostler_model::ports::ByteSink as _;
+use ostler_model::ports::{ByteSink as _, LogDir};
 
 fn dir(path: &Path) -> Dir {
     Dir::open_ambient_dir(path, ambient_authority()).unwrap()
+}
+
+fn log_dir(path: &Path) -> LogDir {
+    std::os::fd::OwnedFd::from(File::open(path).unwrap()).into()
 }
 
 fn task() -> TaskName {
@@ -187,7 +191,7 @@ async fn the_files_of_an_ended_task_are_read_in_order_and_links_among_them_are_n
 async fn both_streams_of_a_task_go_to_files_of_their_own_and_go_on_after_a_restart() {
     let path = tempfile::tempdir().unwrap();
     for text in ["first\n", "second\n"] {
-        let logs = TaskLogs::open(&dir(path.path()), &task(), &LogConfig::default()).unwrap();
+        let logs = TaskLogs::new(&log_dir(path.path()), &task(), &LogConfig::default(), false);
         logs.stdout.write(text.as_bytes());
         logs.stderr.write(text.to_uppercase().as_bytes());
         assert_eq!(logs.stdout.dropped_bytes(), 0);
@@ -202,7 +206,7 @@ async fn both_streams_of_a_task_go_to_files_of_their_own_and_go_on_after_a_resta
 async fn disabled_logs_make_no_files_and_take_every_byte() {
     let path = tempfile::tempdir().unwrap();
     let config = LogConfig { disabled: true, ..LogConfig::default() };
-    let logs = TaskLogs::open(&dir(path.path()), &task(), &config).unwrap();
+    let logs = TaskLogs::new(&log_dir(path.path()), &task(), &config, false);
     let mut follower = logs.stdout.follow(FollowFrom::Start);
     logs.stdout.write(b"gone");
     logs.close();

@@ -227,6 +227,7 @@ fn ended_process(identity: ProcessIdentity, exit: RawExit) -> Arc<HostProcess> {
         leaf: None,
         held: std::sync::Mutex::new(None),
         forgotten: false.into(),
+        unwatched: true.into(),
         exit,
     })
 }

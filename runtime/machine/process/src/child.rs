@@ -32,7 +32,7 @@ use tokio::sync::{mpsc, oneshot};
 use self::steps::STATUS_FD;
 pub(super) use self::steps::{
     ChildImage, REPORT_BYTES, REPORT_TEXT_BYTES_MAX, begin_detached, begin_session, close_from_but,
-    die_with, die_with_parent, report_text, report_text_to, unprotect, wait_for_go,
+    die_with, die_with_parent, report_text, report_text_to, unprotect, unprotect_in, wait_for_go,
 };
 use super::cgroup;
 use super::command::Texts;

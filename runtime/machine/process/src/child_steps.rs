@@ -99,10 +99,23 @@ pub(in super::super) unsafe fn begin_session() {
 /// # Safety
 /// Only in the child.
 pub(in super::super) unsafe fn unprotect() {
+    // SAFETY: as the caller says.
+    unsafe { unprotect_by(libc::AT_FDCWD, c"/proc/self/oom_score_adj") }
+}
+
+/// As [`unprotect`], where `/proc` is not at its path but open.
+///
+/// # Safety
+/// Only in the child.
+pub(in super::super) unsafe fn unprotect_in(proc: &OwnedFd) {
+    // SAFETY: as the caller says.
+    unsafe { unprotect_by(proc.as_raw_fd(), c"self/oom_score_adj") }
+}
+
+unsafe fn unprotect_by(dir: RawFd, score: &CStr) {
     // SAFETY: system calls over plain numbers and constant texts.
     unsafe {
-        let score = c"/proc/self/oom_score_adj";
-        let file = libc::open(score.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
+        let file = libc::openat(dir, score.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
         // Where the score may not be changed, a process that is killed sooner than others stays so.
         if file >= 0 {
             libc::write(file, c"0".as_ptr().cast(), 1);

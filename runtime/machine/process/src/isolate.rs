@@ -4,9 +4,10 @@
 //! agent                     shim                 helper              task                 init
 //!  parts, view, user,        │ vfork ─────────────►│
 //!  directories handed over   │                     │ user namespace where the agent is not root
-//!  ── order ────────────────►│                     │ namespaces ──── clone ────────────────► pid 1
+//!  ── order ────────────────►│                     │ namespaces, root
+//!                            │                     │ clone ────────────────────────────────► pid 1
 //!                            │ ◄─ their pids ──────│ clone ────────────►│                    │ reaps,
-//!                            │                     x                    │ root (init's too), │ ends with
+//!                            │                     x                    │ /proc, covers,     │ ends with
 //!                            │ ── go ──────────────────────────────────►│ user, rules, filter│ the shim
 //!                            │                                          ▼ exec               │
 //!                            │ ◄──────────── its end, as of any task ───┘                    │
@@ -24,6 +25,7 @@
 //!   held; nothing is between the agent's own fork and exec.
 //! - No part is skipped silently: all that the order says is done, or the program does not run.
 
+pub(super) mod empty;
 pub(super) mod enter;
 pub(super) mod filter;
 pub(super) mod filter_engine;

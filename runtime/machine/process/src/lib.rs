@@ -23,6 +23,7 @@ pub mod confine;
 pub mod descriptors;
 pub mod detached_process;
 mod error;
+mod forget;
 pub mod identity;
 pub mod isolate;
 pub mod leftovers;
@@ -56,6 +57,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process_group, pidfd_send_signal};
 use tokio::runtime::Handle;
 use tokio::sync::{OnceCell, Semaphore, watch};
+use tokio_util::task::TaskTracker;
 
 pub use self::cgroup::{CgroupStatus, CgroupUnavailable, WorkerCgroup, make_room};
 pub use self::error::ProcessError;
@@ -199,6 +201,8 @@ struct ProcessHostInner {
     boot_id: String,
     cgroups: CgroupStatus,
     table: Mutex<Table>,
+    /// Removals of exit records that have not ended.
+    removals: TaskTracker,
 }
 
 /// Which process forks the tasks.
@@ -232,6 +236,8 @@ struct HostProcess {
     held: Mutex<Option<StartPermit>>,
     /// The run is forgotten: no record of the process may stay once it has ended.
     forgotten: AtomicBool,
+    /// The supervisor has ended, so there is nobody to signal.
+    unwatched: AtomicBool,
     exit: watch::Receiver<Option<RawExit>>,
 }
 
@@ -298,6 +304,7 @@ impl ProcessHost {
                 boot_id,
                 cgroups,
                 table: Mutex::default(),
+                removals: TaskTracker::new(),
             }),
         })
     }
@@ -422,38 +429,16 @@ impl ProcessHost {
         }
     }
 
+    /// Has the run no native process?
+    #[must_use]
+    pub fn has_no_process(&self, run: &RunId) -> bool {
+        self.table().get(run).is_none_or(|of_run| of_run.processes.is_empty())
+    }
+
     fn processes(&self, of: impl Fn(&RunId) -> bool) -> Vec<Arc<HostProcess>> {
         let table = self.table();
         let runs = table.iter().filter(|(run, _)| of(run));
         runs.flat_map(|(_, of_run)| of_run.processes.values()).cloned().collect()
-    }
-
-    /// Forget a run, and kill what still runs of it. Calls of [`ProcessHost::wait`] that have begun
-    /// still return the exit.
-    pub fn forget_run(&self, run: &RunId) {
-        let of_run = self.table().remove(run).unwrap_or_default();
-        if let Some(line) = self.line().filter(|_| of_run.noted) {
-            line.records().remove(run, 0, 0);
-        }
-        for process in of_run.processes.values() {
-            process.kill();
-            self.forget(run, process);
-        }
-    }
-
-    /// Remove the exit record of a process: now, or once it has ended.
-    fn forget(&self, run: &RunId, process: &HostProcess) {
-        process.forgotten.store(true, Ordering::SeqCst);
-        if process.exit.borrow().is_some() {
-            self.remove_record(run, process);
-            process.dismiss();
-        }
-    }
-
-    fn remove_record(&self, run: &RunId, process: &HostProcess) {
-        if let Some(line) = self.line() {
-            line.records().remove(run, process.identity.pid, process.identity.start_ticks);
-        }
     }
 
     /// The client of the zygote, where there are supervisors.
@@ -514,6 +499,7 @@ impl HostProcess {
         };
         match &self.reach {
             SignalTarget::Gone => Ok(()),
+            SignalTarget::Supervisor { .. } if self.unwatched.load(Ordering::SeqCst) => Ok(()),
             SignalTarget::Supervisor { pidfd, .. } if signal == Signal::KILL => {
                 supervise::send_kill(pidfd.as_fd())
             }
@@ -536,7 +522,9 @@ impl HostProcess {
 
     /// End a supervisor that could not write down the exit and keeps it for an agent to read.
     fn dismiss(&self) {
-        if let SignalTarget::Supervisor { pidfd, .. } = &self.reach {
+        if let SignalTarget::Supervisor { pidfd, .. } = &self.reach
+            && !self.unwatched.load(Ordering::SeqCst)
+        {
             let _gone = pidfd_send_signal(pidfd, Signal::KILL);
         }
     }

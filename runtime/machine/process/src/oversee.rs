@@ -21,6 +21,7 @@ use super::supervise::record::{self, ExitRecord, ExitRecordError, ExitRecords};
 use super::{HostProcess, ProcessHost, identity};
 use ostler_model::causes::chain;
 use ostler_model::clock::{self, Stopwatch};
+use ostler_model::disk_work::run_disk_work;
 use ostler_model::ids::RunId;
 use ostler_model::limits::{EXIT_READ_WALL_MAX, KILL_GRACE};
 use ostler_model::task::RawExit;
@@ -126,8 +127,12 @@ async fn publish(
 /// cannot write it to the disk.
 async fn wait_until_over(run: &RunId, process: &Arc<HostProcess>) -> Option<ExitRecord> {
     let supervisor = async {
-        if let Err(error) = wait_for_end(process, WaitTarget::Watched).await {
-            tracing::warn!(%error, pid = process.identity.pid, "waiting for a supervisor failed");
+        match wait_for_end(process, WaitTarget::Watched).await {
+            Ok(()) => process.unwatched.store(true, Ordering::SeqCst),
+            Err(error) => {
+                let pid = process.identity.pid;
+                tracing::warn!(%error, pid, "waiting for a supervisor failed");
+            }
         }
     };
     tokio::pin!(supervisor);
@@ -204,9 +209,7 @@ async fn read_disk_record(
     let (watch, mut pauses) = (Stopwatch::start(), BackoffPauses::new());
     loop {
         let (records, key, identity) = (records.clone(), run.clone(), process.identity.clone());
-        let read = tokio::task::spawn_blocking(move || {
-            records.read(&key, identity.pid, identity.start_ticks)
-        });
+        let read = run_disk_work(move || records.read(&key, identity.pid, identity.start_ticks));
         match read.await.unwrap_or(Ok(None)) {
             Err(error @ ExitRecordError::Directory { .. })
                 if watch.elapsed() < EXIT_READ_WALL_MAX =>

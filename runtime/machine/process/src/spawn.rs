@@ -28,6 +28,7 @@ use super::{
 };
 use ostler_logs::pump::pump;
 use ostler_model::clock;
+use ostler_model::disk_work::run_disk_work;
 use ostler_model::ids::RunId;
 use ostler_model::limits::{TASK_PROCESSES_MAX, ZYGOTE_TRIES_MAX};
 use ostler_model::ports::{ByteSink, ProcessIdentity, SinkFiles, SupervisorIdentity};
@@ -96,13 +97,17 @@ struct ForkInputs {
     leaf: Option<Leaf>,
     go: (OwnedFd, GoPipe),
     status: (pipe::Receiver, OwnedFd),
+    /// The files of each stream that has some, with their directory open.
+    files: [Option<(SinkFiles, Arc<OwnedFd>)>; 2],
 }
 
 /// Check all that can be wrong before a process exists, and make what the fork needs. This reads
-/// directories, asks name services and makes the cgroup, so it runs where blocking is allowed.
+/// directories, asks name services for a user, and makes the cgroup, so it runs where blocking is
+/// allowed.
 async fn prepare(host: &ProcessHost, spec: &ProcessSpec) -> Result<ForkInputs, ProcessError> {
+    let asks_for_user = spec.user.is_some() || spec.isolation.is_some();
     let (spec, cgroups) = (spec.clone(), host.inner.cgroups.clone());
-    let prepared = tokio::task::spawn_blocking(move || {
+    let prepare = move || {
         let what = resolve_program(&spec, cgroups.pids)?;
         let (go_child, go) = make_pipe()?;
         let (status, status_child) = make_pipe()?;
@@ -120,10 +125,25 @@ async fn prepare(host: &ProcessHost, spec: &ProcessSpec) -> Result<ForkInputs, P
             },
         )
         .map_err(|source| ProcessError::system("making the cgroup of a task", source))?;
+        let files = [open_files(&*spec.stdout)?, open_files(&*spec.stderr)?];
         let ResolvedProgram { texts, ids, program, setup } = what;
-        Ok(ForkInputs { texts, ids, program, setup, leaf, go, status })
-    });
-    prepared.await.unwrap_or(Err(ProcessError::Stopped))
+        Ok(ForkInputs { texts, ids, program, setup, leaf, go, status, files })
+    };
+    // A name service may be far away, and must not hold up other work on files.
+    let prepared = if asks_for_user {
+        clock::run_blocking(prepare).await.ok()
+    } else {
+        run_disk_work(prepare).await.ok()
+    };
+    prepared.unwrap_or(Err(ProcessError::Stopped))
+}
+
+/// Open the directory that a stream goes to, if it goes to files.
+fn open_files(sink: &dyn ByteSink) -> Result<Option<(SinkFiles, Arc<OwnedFd>)>, ProcessError> {
+    let Some(files) = sink.files() else { return Ok(None) };
+    let dir = ostler_logs::open_log_dir(&files.dir)
+        .map_err(|source| ProcessError::system("opening the log directory of a task", source))?;
+    Ok(Some((files, dir)))
 }
 
 struct ResolvedProgram {
@@ -181,7 +201,7 @@ async fn fork_here(
     let (stdout, stderr) = (pipe_receiver(stdout)?, pipe_receiver(stderr)?);
     let stdin =
         child::dev_null().map_err(|source| ProcessError::system("opening /dev/null", source))?;
-    let ForkInputs { texts, ids, program, setup: _, leaf, go, status } = prepared;
+    let ForkInputs { texts, ids, program, setup: _, leaf, go, status, files: _ } = prepared;
     let ((go_child, go), (status, status_child)) = (go, status);
     let cgroup = leaf.as_ref().map(Leaf::open).transpose();
     let plan = ChildPlan {
@@ -220,21 +240,21 @@ async fn fork_supervised(
     spec: &ProcessSpec,
     prepared: ForkInputs,
 ) -> Result<Option<StartGuard>, ProcessError> {
-    let ForkInputs { texts, ids, program, setup, leaf, go, status } = prepared;
+    let ForkInputs { texts, ids, program, setup, leaf, go, status, files } = prepared;
     let ((go_shim, go), (status, status_task)) = (go, status);
     let cgroup = leaf.as_ref().map(|leaf| leaf.path().to_owned());
-    let files = [spec.stdout.files(), spec.stderr.files()];
     let order = ShimOrder {
         run: spec.run_id.to_string(),
         texts,
         ids,
         cgroup: cgroup.clone(),
-        streams: files.each_ref().map(|files| files.as_ref().map(stream_order)),
+        streams: files.each_ref().map(|files| files.as_ref().map(|(files, _)| stream_order(files))),
         setup,
         network: spec.network.clone(),
         with_agent: host.inner.kill_with_agent,
     };
-    let ordered = ShimRequest { order, files, go: go_shim, status: status_task };
+    let dirs = files.into_iter().flatten().map(|(_, dir)| dir).collect();
+    let ordered = ShimRequest { order, dirs, go: go_shim, status: status_task };
     let Some((shim, task)) = ordered.send_and_wait(line).await? else { return Ok(None) };
 
     // This process holds the go pipe: whatever fails from here on, the shim gives up.
@@ -291,7 +311,7 @@ fn stream_order(files: &SinkFiles) -> StreamOrder {
 /// An order and its descriptors, which are closed here once the order is answered.
 struct ShimRequest {
     order: ShimOrder,
-    files: [Option<SinkFiles>; 2],
+    dirs: Vec<Arc<OwnedFd>>,
     go: OwnedFd,
     status: OwnedFd,
 }
@@ -306,7 +326,7 @@ impl ShimRequest {
         answer: &OwnedFd,
         how: impl FnOnce(&ZygoteClient, &ShimOrder, &OrderEnds<'_>) -> std::io::Result<T>,
     ) -> std::io::Result<T> {
-        let dirs = self.files.iter().flatten().map(|files| files.dir.as_fd()).collect();
+        let dirs = self.dirs.iter().map(|dir| dir.as_fd()).collect();
         let (go, status, answer) = (self.go.as_fd(), self.status.as_fd(), answer.as_fd());
         how(line, &self.order, &OrderEnds { go, status, answer, dirs })
     }
@@ -362,7 +382,8 @@ pub(super) fn new_process(
 ) -> (Arc<HostProcess>, watch::Sender<Option<RawExit>>) {
     let (sender, exit) = watch::channel(None);
     let (held, forgotten) = (std::sync::Mutex::new(None), false.into());
-    (Arc::new(HostProcess { identity, reach, leaf, held, forgotten, exit }), sender)
+    let unwatched = false.into();
+    (Arc::new(HostProcess { identity, reach, leaf, held, forgotten, unwatched, exit }), sender)
 }
 
 /// A process in the table whose start is not complete. It is killed and forgotten on drop.

@@ -48,10 +48,11 @@ impl ByteSink for KeptIn {
 
 fn files_in(path: &std::path::Path) -> SinkFiles {
     SinkFiles {
-        dir: Arc::new(std::fs::File::open(path).unwrap().into()),
+        dir: std::os::fd::OwnedFd::from(std::fs::File::open(path).unwrap()).into(),
         prefix: "t.stdout.".to_owned(),
         files_max: 10,
         file_bytes_max: 10 << 20,
+        fresh: false,
     }
 }
 

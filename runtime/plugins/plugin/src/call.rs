@@ -130,9 +130,8 @@ impl<P: Send + Sync + 'static> PluginCaller<P> {
             && context.limits.call_wall_max >= limits::INLINE_DEADLINE_MIN;
         let slots = CallSlots::new(slots);
         let pace = near.then(CallPace::default);
-        // Directories are opened and files are read on the thread of the call, also those of a WASM
-        // task.
-        let opens = !context.grants.files.is_empty() || context.grants.wasm_task;
+        // Directories are opened and files are read on the thread of the call.
+        let opens = !context.grants.files.is_empty();
         let blocks = if opens { HostBlocking::Maybe } else { HostBlocking::Never };
         let (pre, slow) = (Arc::new(pre), AtomicBool::new(false));
         Self { pre, context, limits, services, slots, meter, pace, blocks, observer, slow }

@@ -403,6 +403,12 @@ impl CodeCache {
         }
     }
 
+    /// Is this code mapped, so that [`CodeCache::map`] does not block?
+    #[must_use]
+    pub fn is_mapped(&self, digest: Digest, kind: EngineKind, format: WasmFormat) -> bool {
+        self.find_in_memory(&CodeKey { digest, kind, format }).is_some()
+    }
+
     /// Compile nothing any more. Whoever waits for a compile child gets an error at once.
     pub fn close(&self) {
         self.closed.cancel();

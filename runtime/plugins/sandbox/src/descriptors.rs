@@ -2,8 +2,7 @@
 //! for all together.
 //!
 //! ```text
-//!   all the process may have open ─┬─ two thirds: its own (API, state, supervisors, a directory of logs
-//!                                  │  for each WASM task)
+//!   all the process may have open ─┬─ two thirds: its own (API, state, supervisors, logs that are written)
 //!                                  └─ a third: guests ─┬─ a quarter of it at most: one task, one plugin
 //!                                                      ├─ never more than its own limit
 //!                                                      └─ directories that tasks were given and use

@@ -48,7 +48,7 @@ pub use output::{GuestOutput, GuestSink};
 pub use places::GuestPlace;
 pub use pooling::{PoolLowered, PoolReport, PoolUse};
 pub use prescan::{detect_format, missing_entry, prescan, what_else};
-pub use running::{GuestTask, HostBlocking, yield_once};
+pub use running::{GuestAbort, GuestTask, HostBlocking, yield_once};
 pub use store::{
     HostCalls, HostcallBudget, StoreLimits, StoreState, meter_host_calls, new_resource_table,
     new_store, new_wasi_builder,

@@ -34,7 +34,7 @@ impl fmt::Display for PoolReport {
         write!(f, "room for {got} {kind} guests at once")?;
         match lowered {
             None => Ok(()),
-            Some(PoolLowered::MapCount { .. } | PoolLowered::Descriptors { .. }) => {
+            Some(PoolLowered::MapCount { .. }) => {
                 write!(f, " instead of {want}: {}", self.remedy())
             }
             Some(PoolLowered::OnDemand { cause }) => write!(
@@ -53,10 +53,6 @@ impl PoolReport {
             Some(PoolLowered::MapCount { limit }) => format!(
                 "the kernel allows {limit} mappings per process; raise the sysctl vm.max_map_count \
                  for more"
-            ),
-            Some(PoolLowered::Descriptors { limit }) => format!(
-                "the process may have {limit} files open; raise that limit (ulimit -Hn, LimitNOFILE \
-                 of the service) for more"
             ),
             None | Some(PoolLowered::OnDemand { .. }) => {
                 "raise wasm { tasks_max = … } in the agent's configuration for more".to_owned()
@@ -98,11 +94,6 @@ pub enum PoolLowered {
         /// Value of `vm.max_map_count`: mappings that one process may have.
         limit: u64,
     },
-    /// The process may not have the directories and logs of more tasks open.
-    Descriptors {
-        /// How many files the process may have open.
-        limit: u64,
-    },
     /// The pool could not be reserved, so memory is mapped for each guest instead.
     OnDemand {
         /// The error of the kernel.
@@ -128,20 +119,6 @@ pub(super) fn share_slots(map_count: u64, plugins: u32, tasks: u32) -> (u32, u32
     let plugin = plugins.min(budget.saturating_sub(tasks.min(1))).max(plugins.min(1));
     let task = tasks.min(budget.saturating_sub(plugin)).max(tasks.min(1));
     (plugin, task)
-}
-
-/// Lower a pool to as many tasks as can have the directories of their logs open. `limit` is how
-/// many descriptors the process may have (`None`: no limit). The part of it that guests may open
-/// themselves does not count.
-pub(super) fn limit_by_descriptors(pool: PoolReport, limit: Option<u64>) -> PoolReport {
-    let Some(limit) = limit else { return pool };
-    let own = limit - limit / limits::GUEST_DESCRIPTORS_PART;
-    let room = own.saturating_sub(limits::PROCESS_DESCRIPTORS_RESERVE).max(1);
-    let room = u32::try_from(room).unwrap_or(u32::MAX);
-    if room >= pool.got {
-        return pool;
-    }
-    PoolReport { got: room, lowered: Some(PoolLowered::Descriptors { limit }), ..pool }
 }
 
 /// An engine with a pool of `got` slots. It has no pool when none is wanted or the pool
@@ -256,24 +233,5 @@ mod tests {
         let text = report.to_string();
         assert!(text.contains("room for 4 task guests at once instead of 10"), "{text}");
         assert!(text.contains("vm.max_map_count"), "{text}");
-    }
-
-    #[test]
-    fn no_more_tasks_get_a_place_than_can_have_their_files_open() {
-        let pool = PoolReport { kind: EngineKind::Task, want: 10_000, got: 10_000, lowered: None };
-        for enough in [None, Some(limits::OPEN_FILES_WANTED)] {
-            assert_eq!(limit_by_descriptors(pool.clone(), enough), pool);
-        }
-        assert_eq!(limit_by_descriptors(pool.clone(), Some(20_000)), pool);
-        let few = limit_by_descriptors(pool, Some(9_000));
-        assert_eq!((few.got, few.want), (5_744, 10_000));
-        let text = few.to_string();
-        assert!(text.contains("9000 files open") && text.contains("LimitNOFILE"), "{text}");
-    }
-
-    #[test]
-    fn a_privileged_process_has_files_for_fifty_thousand_tasks() {
-        let pool = PoolReport { kind: EngineKind::Dense, want: 50_000, got: 50_000, lowered: None };
-        assert_eq!(limit_by_descriptors(pool, Some(limits::OPEN_FILES_WANTED)).got, 50_000);
     }
 }

@@ -89,6 +89,49 @@ impl<T> Drop for GuestTask<T> {
     }
 }
 
+/// Ends a guest at its next yield.
+#[derive(Debug)]
+pub struct GuestAbort(pub(super) Arc<AbortRequest>);
+
+impl GuestAbort {
+    /// Stop the guest at its next yield and drop its store.
+    pub fn abort(&self) {
+        self.0.abort();
+    }
+}
+
+/// Who gets the result of a guest.
+pub(super) enum AnswerTo<T> {
+    /// Whoever waits for it.
+    Waiter(oneshot::Sender<Result<T, CallError>>),
+    /// A function, which is called on the thread of the guest.
+    Function(EndFunction<T>),
+}
+
+type TakeResult<T> = Box<dyn FnOnce(Result<T, CallError>) + Send>;
+
+/// A function that takes the result of a guest. It is called once, also when the guest is dropped
+/// unfinished.
+pub(super) struct EndFunction<T>(Option<TakeResult<T>>);
+
+impl<T> EndFunction<T> {
+    pub(super) fn new(then: impl FnOnce(Result<T, CallError>) + Send + 'static) -> Self {
+        Self(Some(Box::new(then)))
+    }
+
+    fn call(&mut self, result: Result<T, CallError>) {
+        if let Some(then) = self.0.take() {
+            then(result);
+        }
+    }
+}
+
+impl<T> Drop for EndFunction<T> {
+    fn drop(&mut self) {
+        self.call(Err(CallError::Cancelled));
+    }
+}
+
 /// Whether a guest is asked to end, and the task to wake so that it notices.
 #[derive(Debug, Default)]
 pub(super) struct AbortRequest {
@@ -142,7 +185,7 @@ pub(super) enum ThreadClass {
 /// A guest that is polled until it has answered.
 pub(super) struct RunningGuest<F, T> {
     guest: Option<MeteredGuest<F>>,
-    answer: Option<oneshot::Sender<Result<T, CallError>>>,
+    answer: Option<AnswerTo<T>>,
     end: Arc<AbortRequest>,
     place: ThreadClass,
     blocks: HostBlocking,
@@ -154,7 +197,7 @@ impl<F, T> Unpin for RunningGuest<F, T> {}
 impl<F, T> RunningGuest<F, T> {
     pub(super) const fn new(
         guest: MeteredGuest<F>,
-        answer: oneshot::Sender<Result<T, CallError>>,
+        answer: AnswerTo<T>,
         end: Arc<AbortRequest>,
         place: ThreadClass,
         blocks: HostBlocking,
@@ -167,9 +210,13 @@ impl<F, T> RunningGuest<F, T> {
         let guest = self.guest.take();
         let gone = || catch_unwind(AssertUnwindSafe(|| drop(guest)));
         let _dropped = self.blocks.run_blocking(gone);
-        if let Some(answer) = self.answer.take() {
-            // Nobody may be waiting any more.
-            let _unheard = answer.send(result);
+        match self.answer.take() {
+            Some(AnswerTo::Waiter(answer)) => {
+                // Nobody may be waiting any more.
+                let _unheard = answer.send(result);
+            }
+            Some(AnswerTo::Function(mut then)) => then.call(result),
+            None => {}
         }
         Poll::Ready(())
     }

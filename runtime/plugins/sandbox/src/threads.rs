@@ -1,7 +1,7 @@
 //! Sets which of the agent's threads go first.
 //!
 //! ```text
-//!  control threads   nice -10 where that is allowed: timers, owner tasks, quick calls
+//!  control thread    nice -10 where that is allowed: timers, owner tasks, quick calls
 //!  calls             as the agent was started, batch: never instead of one that just woke them
 //!  busy guests       nice 5, batch
 //!  everything else   as the agent was started
@@ -15,27 +15,26 @@
 
 use std::io;
 use std::mem::size_of;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::runtime::{Builder, Runtime};
 
-use ostler_model::limits::{CONTROL_NICE, CONTROL_THREADS_MIN, GUEST_NICE};
+use ostler_model::limits::{CONTROL_NICE, GUEST_NICE};
 
-/// The runtime that an agent runs on. It has a thread for each core, which go before all others
-/// where that is allowed.
+/// The runtime that decides for an agent, or for a worker: one thread for all owners, timers and
+/// connections to plugins' tasks, which goes before all others where that is allowed. A step that
+/// hands its work to the next one wakes nobody. What may take long is on other threads.
 ///
 /// # Errors
 /// When a thread cannot be started.
 pub fn control_runtime() -> io::Result<Runtime> {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let workers = cores.max(CONTROL_THREADS_MIN);
-    let started = AtomicUsize::new(0);
+    let started = AtomicBool::new(false);
     Builder::new_multi_thread()
-        .worker_threads(workers)
+        .worker_threads(1)
         .thread_name("ostler-control")
         .on_thread_start(move || {
-            // The first threads are the workers. Later threads wait for files and names.
-            if started.fetch_add(1, Ordering::Relaxed) < workers {
+            // The first thread is the one that decides. Later threads wait for files and names.
+            if !started.swap(true, Ordering::Relaxed) {
                 go_first();
             }
         })

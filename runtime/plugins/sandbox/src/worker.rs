@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::process::{Resource, getrlimit};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -19,11 +18,11 @@ use super::inline::{CallPace, InlineGate, poll_once};
 use super::meter::{CpuMeter, MeteredGuest, Ticker};
 use super::places::{GuestPlace, GuestPlaces};
 use super::pooling::{
-    PoolReport, PoolUse, dense_engine, limit_by_descriptors, max_map_count, pooled_engine,
-    share_slots,
+    PoolReport, PoolUse, dense_engine, max_map_count, pooled_engine, share_slots,
 };
 use super::running::{
-    AbortRequest, GuestState, GuestTask, HostBlocking, RunningGuest, TaskScheduler, ThreadClass,
+    AbortRequest, AnswerTo, EndFunction, GuestAbort, GuestState, GuestTask, HostBlocking,
+    RunningGuest, TaskScheduler, ThreadClass,
 };
 use ostler_engine::EngineKind;
 use ostler_model::{clock, limits};
@@ -119,10 +118,6 @@ impl Sandbox {
             // Without tasks, the engine only says for which engine code of other processes is
             // compiled.
             many => pooled_engine(task_code, many, tasks, map_count)?,
-        };
-        let task = match config.task_instances {
-            0 => task,
-            _ => (task.0, limit_by_descriptors(task.1, getrlimit(Resource::Nofile).current)),
         };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let guest_threads = config.guest_threads.unwrap_or(cores).max(limits::GUEST_THREADS_MIN);
@@ -324,20 +319,38 @@ impl Sandbox {
     }
 
     /// Start a WASM task. Tasks that compute at the same time get processor time by their weight,
-    /// which is the MHz that the task reserved.
-    pub fn spawn_task<T, F>(&self, guest: F, weight: u32) -> GuestTask<T>
+    /// which is the MHz that the task reserved. `then` gets the result on the thread of the guest,
+    /// when the guest is gone.
+    pub fn spawn_task_then<T, F>(
+        &self,
+        guest: F,
+        weight: u32,
+        then: impl FnOnce(Result<T, CallError>) + Send + 'static,
+    ) -> (GuestAbort, CpuMeter)
     where
         F: Future<Output = Result<T, CallError>> + Send + 'static,
         T: Send + 'static,
     {
-        let cpu = CpuMeter::default();
+        let (cpu, end) = (CpuMeter::default(), Arc::new(AbortRequest::default()));
         let metered = MeteredGuest::new(guest, cpu.clone(), self.ticker.pulse(), None);
-        self.start(
-            metered,
-            cpu,
-            ThreadClass::Task(self.scheduler.join(weight)),
-            HostBlocking::Never,
-        )
+        let place = ThreadClass::Task(self.scheduler.join(weight));
+        let answer = AnswerTo::Function(EndFunction::new(then));
+        let (asked, blocks) = (Arc::clone(&end), HostBlocking::Never);
+        self.busy.spawn(RunningGuest::new(metered, answer, asked, place, blocks));
+        (GuestAbort(end), cpu)
+    }
+
+    /// As [`Sandbox::spawn_task_then`], for a test that waits for the result.
+    #[cfg(test)]
+    pub(super) fn spawn_task<T, F>(&self, guest: F, weight: u32) -> GuestTask<T>
+    where
+        F: Future<Output = Result<T, CallError>> + Send + 'static,
+        T: Send + 'static,
+    {
+        let (answers, answer) = oneshot::channel();
+        let then = move |result| drop(answers.send(result));
+        let (GuestAbort(end), cpu) = self.spawn_task_then(guest, weight, then);
+        GuestTask { at: GuestState::Thread { answer, end }, cpu }
     }
 
     fn start<T, F>(
@@ -354,6 +367,7 @@ impl Sandbox {
         let (answers, answer) = oneshot::channel();
         let end = Arc::new(AbortRequest::default());
         let runtime = if matches!(place, ThreadClass::Call(_)) { &self.calls } else { &self.busy };
+        let answers = AnswerTo::Waiter(answers);
         runtime.spawn(RunningGuest::new(guest, answers, Arc::clone(&end), place, blocks));
         GuestTask { at: GuestState::Thread { answer, end }, cpu }
     }

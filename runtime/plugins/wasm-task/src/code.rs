@@ -1,9 +1,11 @@
 //! The way from the file of a task to its compiled code.
 //!
 //! ```text
-//! open ─► its stamp is known, and the code is at hand ─► no byte of it is read
-//!           └─ not ─► read ─► code cache (compile child when new) ─► stamp remembered
+//! stamp ─► it is known, and the code is at hand ─► the file is not opened
+//!           └─ not ─► opened, read ─► code cache (compile child when new) ─► stamp remembered
 //! ```
+//! The stamp of a file that was read from a disk of this node is asked for on the caller's thread. All
+//! else that may wait for a disk is done on threads for such work.
 
 use std::collections::VecDeque;
 use std::fs::{File, Metadata};
@@ -16,7 +18,8 @@ use std::time::Duration;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::WasmTaskError;
-use ostler_model::clock::Clock;
+use crate::guest_files::places::{FileSystemKind, kind_of_file};
+use ostler_model::clock::{self, Clock};
 use ostler_model::limits::{CompileLimits, TASK_CODE_KEPT_MAX, TASK_FILE_BYTES_MAX};
 use ostler_model::ports::TaskContext;
 use ostler_model::time::Timestamp;
@@ -39,11 +42,13 @@ pub struct TaskCode {
 }
 
 /// A file whose content is known.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 struct KnownFile {
     stamp: CodeStamp,
     digest: Digest,
     format: WasmFormat,
+    /// The path that led to it, where that is on a disk of this node.
+    local: Option<Arc<Path>>,
 }
 
 /// Tells whether a file is the same as before: where it is, and when it was changed.
@@ -145,14 +150,18 @@ impl TaskCode {
         context: &Arc<TaskContext>,
         path: &Path,
     ) -> Result<W, WasmTaskError> {
-        let (file, meta) = open(path)?;
-        let stamp = CodeStamp::from_metadata(&meta);
-        if let Some(KnownFile { digest, format, .. }) = self.known_file(stamp)
-            && let Some(code) = W::find_known(self.sandbox.code(), digest, format)
-        {
+        if let Some(code) = self.find_task(path) {
             return Ok(code);
         }
-        let bytes = read(path, file, &meta)?;
+        let read = {
+            let (this, path) = (self.clone(), path.to_owned());
+            clock::run_blocking(move || this.read_unless_known::<W>(&path))
+        };
+        let read = read.await.map_err(|_| WasmTaskError::RunEnded)??;
+        let FileContent { stamp, local, bytes } = match read {
+            TaskFile::Known(code) => return Ok(code),
+            TaskFile::New(content) => content,
+        };
         let coded = |source| WasmTaskError::Code { path: path.to_owned(), source };
         let format = detect_format(&bytes).map_err(|e| coded(LoadError::Compile(e)))?;
         if let Some(name) = missing_entry(&bytes, format) {
@@ -163,8 +172,36 @@ impl TaskCode {
         let load = async move { this.load::<W>(&about, &at, bytes, format).await };
         let loading = AbortOnDropHandle::new(self.control.spawn(load)).await;
         let code = loading.unwrap_or(Err(LoadError::Interrupted)).map_err(coded)?;
-        self.remember(KnownFile { stamp, digest: code.digest(), format });
+        self.remember(KnownFile { stamp, digest: code.digest(), format, local });
         Ok(code)
+    }
+
+    /// Open a file, and read it unless its code is at hand.
+    fn read_unless_known<W: CodeForm>(&self, path: &Path) -> Result<TaskFile<W>, WasmTaskError> {
+        let (file, meta) = open(path)?;
+        let stamp = CodeStamp::from_metadata(&meta);
+        let find =
+            |known: KnownFile| W::find_known(self.sandbox.code(), known.digest, known.format);
+        if let Some(code) = self.known_file(stamp).and_then(find) {
+            return Ok(TaskFile::Known(code));
+        }
+        let returns = kind_of_file(&file) == FileSystemKind::Returns;
+        let local = returns.then(|| Arc::from(path));
+        let bytes = read(path, file, &meta)?;
+        Ok(TaskFile::New(FileContent { stamp, local, bytes }))
+    }
+
+    /// The code of a task's file, if the file is known, lies on a disk of this node, and its code is
+    /// at hand. The file is not opened.
+    #[must_use]
+    pub fn find_task<W: CodeForm>(&self, path: &Path) -> Option<W> {
+        let local = |known: &KnownFile| known.local.as_deref() == Some(path);
+        if !self.seen.lock().unwrap_or_else(PoisonError::into_inner).iter().any(local) {
+            return None;
+        }
+        let meta = std::fs::metadata(path).ok().filter(Metadata::is_file)?;
+        let known = self.known_file(CodeStamp::from_metadata(&meta))?;
+        W::find_known(self.sandbox.code(), known.digest, known.format)
     }
 
     async fn load<W: CodeForm>(
@@ -183,7 +220,7 @@ impl TaskCode {
 
     fn known_file(&self, stamp: CodeStamp) -> Option<KnownFile> {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.iter().find(|seen| seen.stamp == stamp).copied()
+        seen.iter().find(|seen| seen.stamp == stamp).cloned()
     }
 
     fn remember(&self, file: KnownFile) {
@@ -197,6 +234,20 @@ impl TaskCode {
             seen.pop_front();
         }
     }
+}
+
+/// What a file has: code that is at hand, or content to be compiled.
+enum TaskFile<W> {
+    Known(W),
+    New(FileContent),
+}
+
+/// The content of a file.
+struct FileContent {
+    stamp: CodeStamp,
+    /// Path of the file, where it is on a disk of this node.
+    local: Option<Arc<Path>>,
+    bytes: Arc<[u8]>,
 }
 
 /// Open a regular file of bounded size. A pipe or device is refused instead of waited for.

@@ -42,6 +42,19 @@ impl Roots {
         Self { task_dir, alloc_dir, mounts: context.mounts.clone() }
     }
 
+    /// Check that each directory is one of the task's own or of the shared ones, by its path.
+    pub(super) fn check_paths(&self, dirs: &[PreopenedDir]) -> Result<(), WasmTaskError> {
+        for dir in dirs {
+            let below = [&self.task_dir, &self.alloc_dir]
+                .into_iter()
+                .any(|root| dir.host_path.strip_prefix(root).is_ok_and(is_plain));
+            if !below {
+                return Err(WasmTaskError::OutsideTask { path: dir.host_path.clone() });
+            }
+        }
+        Ok(())
+    }
+
     /// Is none of these directories a mount? A mount may lie on a disk that hangs, or is gathered
     /// at the start.
     pub(super) fn is_free_of_mounts(&self, dirs: &[PreopenedDir]) -> bool {
@@ -114,7 +127,7 @@ fn open(context: &Roots, dir: &PreopenedDir) -> Result<(Dir, bool), WasmTaskErro
     }
     for root in [&context.task_dir, &context.alloc_dir] {
         let Ok(relative) = dir.host_path.strip_prefix(root) else { continue };
-        if relative.components().any(|part| !matches!(part, Component::Normal(_))) {
+        if !is_plain(relative) {
             return Err(WasmTaskError::OutsideTask { path: dir.host_path.clone() });
         }
         let opened = Dir::open_ambient_dir(root, ambient_authority()).map_err(failed)?;
@@ -127,6 +140,11 @@ fn open(context: &Roots, dir: &PreopenedDir) -> Result<(Dir, bool), WasmTaskErro
         return Ok((inner, dir.read_only || !own));
     }
     Err(WasmTaskError::OutsideTask { path: dir.host_path.clone() })
+}
+
+/// Does a path only lead down? It is empty, or has names alone.
+fn is_plain(path: &Path) -> bool {
+    path.components().all(|part| matches!(part, Component::Normal(_)))
 }
 
 /// Is an open directory one of these of `root`, or below one?

@@ -34,6 +34,7 @@ use self::places::FileSystemKind;
 use ostler_model::limits::{
     FILE_STREAM_BYTES, GUEST_WAITING_FILES_MAX, GUEST_WAITING_HOLDERS_MAX, SOCKET_BYTES,
 };
+use ostler_model::ports::DirMaker;
 use ostler_sandbox::{DescriptorPermit, Descriptors, GivenDescriptors, GuestUsage, HostBytes};
 
 /// The share of files that a task, or all calls of a plugin together, may have open.
@@ -105,21 +106,32 @@ pub struct GuestFiles {
     /// Opens the directories of a task when it asks for them. Most tasks that wait for a
     /// place never do.
     unopened: Option<DirOpener>,
+    /// Makes these directories before they are opened.
+    unmade: Option<DirMaker>,
     /// The places of the directories that are open.
     given: Option<GivenDescriptors>,
 }
 
-/// Opens the directories that a guest is given. Returns what is shown to the guest, and how many
-/// directories there are. May block.
-pub(crate) type DirOpener = Box<dyn FnOnce() -> wasmtime::Result<(WasiCtxBuilder, u64)> + Send>;
+/// Opens the directories that a guest is given. May block.
+pub(crate) type DirOpener = Box<dyn FnOnce() -> wasmtime::Result<OpenedDirs> + Send>;
+
+/// The directories that a guest is given.
+pub(crate) struct OpenedDirs {
+    /// What is shown to the guest.
+    pub wasi: WasiCtxBuilder,
+    /// How many directories there are.
+    pub many: u64,
+    /// Whether calls about them run on threads that can be given up.
+    pub waits: bool,
+}
 
 impl GuestFiles {
     /// The files of a store in which nothing is open yet.
     #[must_use]
     pub fn new(usage: Arc<GuestUsage>, share: Arc<FileShare>, waits: bool) -> Self {
         let (open, sockets) = (HashMap::new(), HashMap::new());
-        let (unopened, given) = (None, None);
-        Self { usage, share, waits, disk: None, open, sockets, unopened, given }
+        let (unopened, unmade, given) = (None, None, None);
+        Self { usage, share, waits, disk: None, open, sockets, unopened, unmade, given }
     }
 
     /// Set how much a task may add to its directories.
@@ -127,9 +139,14 @@ impl GuestFiles {
         Self { disk: Some((disk, inodes)), ..self }
     }
 
-    /// Set what opens the directories when the guest asks for them.
-    pub(crate) fn with_unopened(self, unopened: Option<DirOpener>) -> Self {
-        Self { unopened, ..self }
+    /// Set what makes and opens the directories when the guest asks for them.
+    pub(crate) fn with_unopened(self, made: DirMaker, opened: DirOpener) -> Self {
+        Self { unopened: Some(opened), unmade: Some(made), ..self }
+    }
+
+    /// What makes the directories, if that was not begun yet.
+    pub(crate) const fn take_unmade(&mut self) -> Option<DirMaker> {
+        self.unmade.take()
     }
 
     /// Take places for directories that are open. The error names the limit when there are
@@ -147,9 +164,9 @@ impl GuestFiles {
     /// Open the directories that were not opened yet, and put them into `shown`.
     fn open_given(&mut self, shown: &mut WasiFilesystemCtx) -> wasmtime::Result<()> {
         if let Some(open) = self.unopened.take() {
-            let (mut wasi, many) = open()?;
+            let OpenedDirs { mut wasi, many, waits } = open()?;
             self.hold_given(many)?;
-            wasi.allow_blocking_current_thread(!self.waits);
+            self.waits = waits;
             shown.clone_from(wasi.build().filesystem());
         }
         Ok(())

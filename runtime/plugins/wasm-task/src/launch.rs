@@ -4,14 +4,14 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use wasmtime::component::{Linker as ComponentLinker, ResourceTable};
-use wasmtime::{InstancePre, Linker as ModuleLinker, Store};
-use wasmtime_wasi::filesystem::WasiFilesystemCtxView;
+use wasmtime::component::{Linker as ComponentLinker, Resource, ResourceTable};
+use wasmtime::{InstancePre, Linker as ModuleLinker, Store, StoreContextMut};
+use wasmtime_wasi::filesystem::{Descriptor, WasiFilesystemCtxView};
 use wasmtime_wasi::p1::WasiP1Ctx;
 use wasmtime_wasi::p2::bindings::CommandPre;
-use wasmtime_wasi::p2::bindings::filesystem;
+use wasmtime_wasi::p2::bindings::filesystem::{self, preopens};
 use wasmtime_wasi::sockets::SocketAddrUse;
 use wasmtime_wasi::{WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
 
@@ -21,7 +21,7 @@ use super::{WasmTaskError, WasmTaskSpec, disk_p1, input};
 use crate::guest_files::disk::{DiskQuota, OpenInodes};
 use crate::guest_files::host::{Files, HasFiles, files};
 use crate::guest_files::{
-    DirOpener, FileShare, GuestFiles, HasGuestFiles, choose_threads, count_sockets,
+    DirOpener, FileShare, GuestFiles, HasGuestFiles, OpenedDirs, choose_threads, count_sockets,
 };
 use ostler_model::limits::{
     TASK_CODE_KEPT_MAX, TASK_MEMORY_BYTES_CEILING, TASK_OPEN_FILES_MAX, TaskLimits,
@@ -161,19 +161,31 @@ impl Launcher {
         Ok(Self { components, modules, linked: Mutex::default(), inodes: Arc::default() })
     }
 
+    fn lock_linked(&self) -> MutexGuard<'_, VecDeque<(Digest, LinkedCode)>> {
+        self.linked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn known_link(&self, code: &LoadedCode) -> Option<LinkedCode> {
+        let kept = self.lock_linked();
+        kept.iter().find(|(digest, _)| digest == code.digest()).map(|(_, linked)| linked.clone())
+    }
+
+    /// Was the code linked before, and is the result still here?
+    pub(super) fn has_linked(&self, code: &LoadedCode) -> bool {
+        self.known_link(code).is_some()
+    }
+
     /// Link the code, now or before. The digest alone identifies it, because one wasm
     /// has one format.
     fn find_linked(&self, path: &Path, code: &LoadedCode) -> Result<LinkedCode, WasmTaskError> {
-        let lock = || self.linked.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = lock().iter().find(|(digest, _)| digest == code.digest()).cloned();
-        if let Some((_, linked)) = known {
+        if let Some(linked) = self.known_link(code) {
             return Ok(linked);
         }
         let linked = self.link(code).map_err(|e| WasmTaskError::OtherWorld {
             path: path.to_owned(),
             reason: format!("{e:#}"),
         })?;
-        let mut kept = lock();
+        let mut kept = self.lock_linked();
         kept.push_back((*code.digest(), linked.clone()));
         let oldest = (kept.len() > TASK_CODE_KEPT_MAX).then(|| kept.pop_front());
         drop(kept);
@@ -217,7 +229,7 @@ impl Launcher {
             .with_quota(Arc::clone(&disk), Arc::clone(&self.inodes));
         match dirs {
             GuestDirs::Open(many) => files.hold_given(many).map_err(|e| host_error(&e))?,
-            GuestDirs::Late(open) => files = files.with_unopened(Some(open)),
+            GuestDirs::Late(open) => files = files.with_unopened(Arc::clone(&context.dirs), open),
         }
         let engine = sandbox.engine(EngineKind::Task);
         let pre = match linked {
@@ -254,8 +266,32 @@ fn link_counted(linker: &mut ComponentLinker<ComponentTask>) -> wasmtime::Result
     linker.allow_shadowing(true);
     filesystem::types::add_to_linker::<_, HasFiles>(linker, files::<ComponentTask>)?;
     filesystem::preopens::add_to_linker::<_, HasFiles>(linker, files::<ComponentTask>)?;
+    link_late_dirs(linker)?;
     linker.allow_shadowing(false);
     count_sockets(linker, false)
+}
+
+/// The interface that tells a guest its directories, in the version that `wasmtime-wasi` links.
+const PREOPENS: &str = "wasi:filesystem/preopens@0.2.12";
+
+/// Link the function that tells a guest its directories: they may have to be made first, for which
+/// the guest waits.
+fn link_late_dirs(linker: &mut ComponentLinker<ComponentTask>) -> wasmtime::Result<()> {
+    type Given = (Vec<(Resource<Descriptor>, String)>,);
+    linker.instance(PREOPENS)?.func_wrap_async(
+        "get-directories",
+        |mut store: StoreContextMut<'_, ComponentTask>, (): ()| {
+            Box::new(async move {
+                if let Some(make) = store.data_mut().files.take_unmade() {
+                    make().await.map_err(|error| {
+                        wasmtime::format_err!("the directories of the task are not made: {error}")
+                    })?;
+                }
+                let given = preopens::Host::get_directories(&mut store.data_mut().files())?;
+                wasmtime::Result::<Given>::Ok((given,))
+            })
+        },
+    )
 }
 
 async fn run_component(
@@ -311,29 +347,33 @@ fn outputs(
 enum GuestDirs {
     /// The directories are open; there are this many.
     Open(u64),
-    /// The directories could be opened, and are opened again when the task asks for them.
+    /// The directories are opened when the task asks for them.
     Late(DirOpener),
 }
 
-/// Open the directories, to see that they can be opened. They stay open where they cannot
-/// be opened late.
+/// Open the directories, or say how they are opened when the task asks for them. The second value
+/// says whether calls about them run on threads that can be given up.
 fn open_dirs(
     wasi: &mut WasiCtxBuilder,
     context: &TaskContext,
     spec: &WasmTaskSpec,
     late: bool,
-) -> Result<GuestDirs, WasmTaskError> {
+) -> Result<(GuestDirs, bool), WasmTaskError> {
     let roots = Roots::from_context(context);
+    let paths = || spec.dirs.iter().map(|dir| dir.host_path.as_path());
     if !(late && roots.is_free_of_mounts(&spec.dirs)) {
-        return preopen(wasi, &roots, &spec.dirs).map(GuestDirs::Open);
+        let waits = choose_threads(wasi, paths());
+        return Ok((GuestDirs::Open(preopen(wasi, &roots, &spec.dirs)?), waits));
     }
-    preopen(&mut WasiCtxBuilder::new(), &roots, &spec.dirs)?;
+    roots.check_paths(&spec.dirs)?;
     let dirs = spec.dirs.clone();
-    Ok(GuestDirs::Late(Box::new(move || {
+    let open = Box::new(move || {
         let mut wasi = WasiCtxBuilder::new();
+        let waits = choose_threads(&mut wasi, dirs.iter().map(|dir| dir.host_path.as_path()));
         let many = preopen(&mut wasi, &roots, &dirs)?;
-        Ok((wasi, many))
-    })))
+        Ok(OpenedDirs { wasi, many, waits })
+    });
+    Ok((GuestDirs::Late(open), false))
 }
 
 /// Build what WASI shows of the node. The second value says whether its calls run on threads that
@@ -346,13 +386,12 @@ fn build_wasi(
     late: bool,
 ) -> Result<(WasiCtxBuilder, bool, GuestDirs), WasmTaskError> {
     let mut wasi = new_wasi_builder(limits);
-    let waits = choose_threads(&mut wasi, spec.dirs.iter().map(|dir| dir.host_path.as_path()));
     wasi.args(&spec.args)
         .envs(&spec.env)
         .stdout(GuestOutput::new(Arc::clone(stdout)))
         .stderr(GuestOutput::new(Arc::clone(stderr)));
     input::connect(&mut wasi, context, &spec.input)?;
-    let dirs = open_dirs(&mut wasi, context, spec, late)?;
+    let (dirs, waits) = open_dirs(&mut wasi, context, spec, late)?;
     if spec.listen || !spec.connect.is_empty() {
         let connect = spec
             .connect

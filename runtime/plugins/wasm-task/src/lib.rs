@@ -29,14 +29,16 @@ use std::sync::Arc;
 
 pub use ended_runs::EndedRuns;
 pub use input::TaskStdin;
-pub use local::{ExitListener, WasmTaskHost, WasmTaskView};
+pub use local::{
+    ExitListener, WasmTaskHost, WasmTaskView, make_dirs, new_task_id, opens_dirs_late,
+};
 
 use tokio::sync::watch;
 
 use ostler_model::clock::Clock;
 use ostler_model::ids::RunId;
 use ostler_model::limits::{TaskLimits, WORKLOADS_PER_RUN_MAX};
-use ostler_model::ports::{Adoption, BoxFuture, TaskContext};
+use ostler_model::ports::{Adoption, BoxFuture, ReleaseError, RunNote, TaskContext};
 use ostler_model::task::{RawExit, Usage};
 use ostler_sandbox::{CallError, LoadError};
 
@@ -168,6 +170,19 @@ pub enum WasmTaskError {
     },
 }
 
+impl WasmTaskError {
+    /// Is the file or the configuration of the task at fault, so that another start fails too?
+    #[must_use]
+    pub fn is_final(&self) -> bool {
+        match self {
+            Self::Code { source, .. } => !source.is_temporary(),
+            Self::Refused { invalid, .. } => *invalid,
+            Self::OtherWorld { .. } | Self::OutsideTask { .. } => true,
+            _ => false,
+        }
+    }
+}
+
 /// WASM tasks, as drivers and task runners use them.
 pub trait WasmTasks: Send + Sync {
     /// Compile a task where needed, and hold it: it does not run before [`WasmTasks::release`] of
@@ -179,8 +194,9 @@ pub trait WasmTasks: Send + Sync {
         context: Arc<TaskContext>,
         spec: WasmTaskSpec,
     ) -> BoxFuture<'static, Result<String, WasmTaskError>>;
-    /// Let the held tasks of a run start.
-    fn release(&self, run: &RunId) -> BoxFuture<'static, Result<(), String>>;
+    /// Let the held tasks of a run start. An error says why one of them cannot; only now may it be
+    /// known.
+    fn release(&self, run: &RunId) -> BoxFuture<'static, Result<(), ReleaseError>>;
     /// End a task at its next epoch.
     ///
     /// # Errors
@@ -194,6 +210,13 @@ pub trait WasmTasks: Send + Sync {
     /// What a task uses now; `None` when it is not known or has ended. Memory is the linear memory
     /// that the task holds. Processor time is that of the guest threads, host functions included.
     fn usage(&self, run: &RunId, id: &str) -> BoxFuture<'static, Option<Usage>>;
+    /// Keep a note of a run that is not released yet, for an agent whose state file does not know
+    /// the run. It is written before the run is released, and outlives the agent as long as the run
+    /// may. `false`: nothing is kept.
+    fn note(&self, run: &RunId, about: &RunNote) -> bool {
+        let _ = (run, about);
+        false
+    }
     /// Wait for the end of a task. After the end this returns at once, until the run is forgotten.
     fn wait(&self, run: &RunId, id: &str) -> BoxFuture<'static, RawExit>;
     /// What became of a task of an earlier agent. This never waits.

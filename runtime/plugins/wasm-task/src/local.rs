@@ -5,18 +5,17 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
 use super::code::TaskCode;
 use super::launch::{Guest, Launcher};
-use super::registry::{Registry, TaskEntry, TaskRefusal};
-use super::{WasmTaskError, WasmTaskSpec, WasmTasks, exit, wait_for_exit};
-use ostler_model::clock::Clock;
+use super::registry::{Registry, TaskEntry, TaskKill, TaskRefusal};
+use super::{TaskStdin, WasmTaskError, WasmTaskSpec, WasmTasks, exit, wait_for_exit};
+use ostler_model::clock::{self, Clock};
 use ostler_model::ids::RunId;
-use ostler_model::ports::{Adoption, BoxFuture, TaskContext};
+use ostler_model::ports::{Adoption, BoxFuture, ReleaseError, TaskContext};
 use ostler_model::rng::Rng;
 use ostler_model::task::{RawExit, Usage};
-use ostler_sandbox::{CallError, CodeFile, CpuMeter, LoadedCode, Sandbox};
+use ostler_sandbox::{CallError, CodeFile, CpuMeter, LoadedCode, Sandbox, WasmFormat};
 
 /// Called once for each exit, with the run and the id of the task, and how it ended.
 pub type ExitListener = Arc<dyn Fn(&RunId, &str, &RawExit) + Send + Sync>;
@@ -42,7 +41,7 @@ struct HeldGuest {
     cpu_mhz: u32,
     sees: String,
     exit: watch::Sender<Option<RawExit>>,
-    kill: CancellationToken,
+    kill: Arc<TaskKill>,
     cpu: Arc<OnceLock<CpuMeter>>,
 }
 
@@ -50,7 +49,6 @@ struct WasmTaskHostInner {
     sandbox: Arc<Sandbox>,
     launcher: Launcher,
     code: TaskCode,
-    control: tokio::runtime::Handle,
     clock: Clock,
     rng: Rng,
     exited: Option<ExitListener>,
@@ -64,7 +62,7 @@ pub struct WasmTaskHost {
 }
 
 impl WasmTaskHost {
-    /// A host without tasks. `control` drives the watchers, and `exited` is called for each exit.
+    /// A host without tasks. `control` drives what loads code, and `exited` is called for each exit.
     ///
     /// # Errors
     /// When WASI cannot be linked, which is a mistake in this agent.
@@ -76,14 +74,14 @@ impl WasmTaskHost {
         exited: Option<ExitListener>,
     ) -> Result<Self, CallError> {
         let launcher = Launcher::new(&sandbox)?;
-        let code = TaskCode::new(Arc::clone(&sandbox), control.clone(), clock.clone());
+        let code = TaskCode::new(Arc::clone(&sandbox), control, clock.clone());
         let tasks = Mutex::default();
-        let inner =
-            WasmTaskHostInner { sandbox, launcher, code, control, clock, rng, exited, tasks };
+        let inner = WasmTaskHostInner { sandbox, launcher, code, clock, rng, exited, tasks };
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Hold a task whose code file another process opened. Blocks when the code is not mapped yet.
+    /// Hold a task whose code file another process opened, under an id that this process chose.
+    /// Blocks when the code is not mapped yet.
     ///
     /// # Errors
     /// See [`WasmTaskError`]; nothing is held then.
@@ -92,11 +90,24 @@ impl WasmTaskHost {
         context: &TaskContext,
         spec: &WasmTaskSpec,
         file: &CodeFile,
+        id: Option<String>,
     ) -> Result<String, WasmTaskError> {
         let code = self.inner.sandbox.code().map(file);
         let code =
             code.map_err(|source| WasmTaskError::Code { path: spec.path.clone(), source })?;
-        self.inner.hold(context, spec, &code)
+        self.inner.hold(context, spec, &code, id)
+    }
+
+    /// Does holding this task open nothing? Its code is mapped, and it opens its directories late.
+    #[must_use]
+    pub fn holds_at_once(
+        &self,
+        context: &TaskContext,
+        spec: &WasmTaskSpec,
+        file: &CodeFile,
+    ) -> bool {
+        opens_dirs_late(context, spec, file.format == WasmFormat::Component)
+            && self.inner.sandbox.code().is_mapped(file.digest, file.kind, file.format)
     }
 
     /// Every task that was not forgotten.
@@ -172,11 +183,20 @@ impl WasmTasks for WasmTaskHost {
                 return Err(WasmTaskError::NoNetwork);
             }
             let code: Arc<LoadedCode> = inner.code.load_task(&context, &spec.path).await?;
-            inner.hold(&context, &spec, &code)
+            let late = opens_dirs_late(&context, &spec, code.component().is_some());
+            if late && inner.launcher.has_linked(&code) {
+                return inner.hold(&context, &spec, &code, None);
+            }
+            if !late {
+                make_dirs(&context).await?;
+            }
+            // Directories are opened here, or the code is linked, which takes longer than all else.
+            let held = clock::run_blocking(move || inner.hold(&context, &spec, &code, None));
+            held.await.unwrap_or(Err(WasmTaskError::RunEnded))
         })
     }
 
-    fn release(&self, run: &RunId) -> BoxFuture<'static, Result<(), String>> {
+    fn release(&self, run: &RunId) -> BoxFuture<'static, Result<(), ReleaseError>> {
         let held = self.inner.lock().release(run);
         for (id, held) in held {
             self.inner.start_guest(run.clone(), id, held);
@@ -185,7 +205,7 @@ impl WasmTasks for WasmTaskHost {
     }
 
     fn kill(&self, run: &RunId, id: &str) -> Result<(), WasmTaskError> {
-        self.with_task(run, id, |entry| entry.kill.cancel())
+        self.with_task(run, id, |entry| entry.kill.kill())
     }
 
     fn is_running(&self, run: &RunId, id: &str) -> Result<bool, WasmTaskError> {
@@ -243,6 +263,29 @@ impl WasmTasks for WasmTaskHost {
     }
 }
 
+/// A new id of a task.
+#[must_use]
+pub fn new_task_id(rng: &Rng) -> String {
+    format!("wasm-{:016x}", rng.next_u64())
+}
+
+/// Does a task open its directories, and what is made late of them, only when it asks for them?
+/// Holding it then opens nothing.
+#[must_use]
+pub fn opens_dirs_late(context: &TaskContext, spec: &WasmTaskSpec, component: bool) -> bool {
+    component && context.mounts.is_empty() && !matches!(spec.input, TaskStdin::File(_))
+}
+
+/// Make the directories of a task that opens them before it runs.
+///
+/// # Errors
+/// When they cannot be made.
+pub async fn make_dirs(context: &TaskContext) -> Result<(), WasmTaskError> {
+    (context.dirs)()
+        .await
+        .map_err(|reason| WasmTaskError::Dir { path: context.task_dir.clone(), reason })
+}
+
 impl WasmTaskHostInner {
     fn lock(&self) -> std::sync::MutexGuard<'_, Registry<HeldGuest>> {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
@@ -253,6 +296,7 @@ impl WasmTaskHostInner {
         context: &TaskContext,
         spec: &WasmTaskSpec,
         code: &LoadedCode,
+        id: Option<String>,
     ) -> Result<String, WasmTaskError> {
         let mut guest = self.launcher.prepare(&self.sandbox, context, spec, code)?;
         // The task is known before it has a place, so that it can be ended while it waits for one.
@@ -263,16 +307,16 @@ impl WasmTaskHostInner {
             let _until_its_store_is_gone = place.await?;
             guest.run.await
         });
-        let id = format!("wasm-{:016x}", self.rng.next_u64());
+        let id = id.unwrap_or_else(|| new_task_id(&self.rng));
         let (exit, seen) = watch::channel(None);
-        let (kill, cpu) = (CancellationToken::new(), Arc::new(OnceLock::new()));
+        let (kill, cpu) = (Arc::<TaskKill>::default(), Arc::new(OnceLock::new()));
         let memory = Arc::clone(&guest.memory);
         let held = HeldGuest {
             guest,
             cpu_mhz: context.cpu_mhz,
             sees: exit::join_guest_paths(&spec.dirs),
             exit,
-            kill: kill.clone(),
+            kill: Arc::clone(&kill),
             cpu: Arc::clone(&cpu),
         };
         let cpu_mhz = context.cpu_mhz;
@@ -292,28 +336,17 @@ impl WasmTaskHostInner {
     fn start_guest(self: &Arc<Self>, run: RunId, id: String, held: HeldGuest) {
         let HeldGuest { guest, cpu_mhz, sees, exit, kill, cpu } = held;
         let Guest { run: body, missed, tail, .. } = guest;
-        let mut task = self.sandbox.spawn_task(body, cpu_mhz);
-        let _first = cpu.set(task.cpu());
-        let this = Arc::clone(self);
-        self.control.spawn(async move {
-            let mut killed = false;
-            let result = tokio::select! {
-                result = task.join() => result,
-                () = kill.cancelled() => {
-                    killed = true;
-                    task.abort();
-                    task.join().await
-                }
-            };
-            tracing::debug!(%run, cpu = ?task.cpu().total(), "WASM task ended");
-            let raw = exit::raw_exit(result, &tail.last_words(), killed, this.clock.now());
-            this.report_exit(
-                &run,
-                &id,
-                &exit,
-                exit::explain_missing_file(raw, missed.load(Ordering::Relaxed), &sees),
-            );
-        });
+        let (this, asked) = (Arc::clone(self), Arc::clone(&kill));
+        let ended = move |result| {
+            let now = this.clock.now();
+            let raw = exit::raw_exit(result, &tail.last_words(), asked.is_asked(), now);
+            tracing::debug!(%run, "WASM task ended");
+            let raw = exit::explain_missing_file(raw, missed.load(Ordering::Relaxed), &sees);
+            this.report_exit(&run, &id, &exit, raw);
+        };
+        let (guest, meter) = self.sandbox.spawn_task_then(body, cpu_mhz, ended);
+        kill.set_guest(guest);
+        let _first = cpu.set(meter);
     }
 
     /// Record the end of tasks that were never released.

@@ -8,21 +8,52 @@
 //! be on its way to `spawn`, and what it starts then would belong to nobody.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
 use super::ended_runs::EndedRuns;
 use ostler_model::ids::RunId;
 use ostler_model::limits::WORKLOADS_PER_RUN_MAX;
 use ostler_model::task::RawExit;
-use ostler_sandbox::{CpuMeter, GuestUsage};
+use ostler_sandbox::{CpuMeter, GuestAbort, GuestUsage};
+
+/// Ends a task, before it runs and while it does.
+#[derive(Default)]
+pub(super) struct TaskKill {
+    asked: AtomicBool,
+    guest: OnceLock<GuestAbort>,
+}
+
+impl TaskKill {
+    /// End the task.
+    pub(super) fn kill(&self) {
+        self.asked.store(true, Ordering::SeqCst);
+        if let Some(guest) = self.guest.get() {
+            guest.abort();
+        }
+    }
+
+    /// Was the task asked to end?
+    pub(super) fn is_asked(&self) -> bool {
+        self.asked.load(Ordering::SeqCst)
+    }
+
+    /// The guest of the task runs from now on.
+    pub(super) fn set_guest(&self, guest: GuestAbort) {
+        let _first_stays = self.guest.set(guest);
+        // A kill that came in between found no guest.
+        if self.is_asked() {
+            self.kill();
+        }
+    }
+}
 
 /// A task: how it ended, how to end it, and what it uses. `G` is a guest that was not released yet.
 pub(super) struct TaskEntry<G> {
     pub exit: watch::Receiver<Option<RawExit>>,
-    pub kill: CancellationToken,
+    pub kill: Arc<TaskKill>,
     /// The guest, until it is released.
     pub held: Option<G>,
     /// How much memory the task holds.
@@ -106,7 +137,7 @@ impl<G> Registry<G> {
         self.ended.add(run);
         let Some(of_run) = self.runs.get_mut(run) else { return Vec::new() };
         let kill = |(id, entry): (&String, &mut TaskEntry<G>)| {
-            entry.kill.cancel();
+            entry.kill.kill();
             Some((id.clone(), entry.held.take()?))
         };
         of_run.tasks.iter_mut().filter_map(kill).collect()
@@ -154,12 +185,12 @@ mod tests {
         RunId::new(alloc, &TaskName::new("t").unwrap(), number)
     }
 
-    fn entry(guest: u8) -> (TaskEntry<u8>, CancellationToken) {
-        let kill = CancellationToken::new();
+    fn entry(guest: u8) -> (TaskEntry<u8>, Arc<TaskKill>) {
+        let kill = Arc::new(TaskKill::default());
         let exit = watch::channel(None).1;
         let memory = GuestLimiter::new(&StoreLimits::default()).usage();
         let (cpu, held) = (Arc::default(), Some(guest));
-        (TaskEntry { exit, kill: kill.clone(), held, memory, cpu, cpu_mhz: 1 }, kill)
+        (TaskEntry { exit, kill: Arc::clone(&kill), held, memory, cpu, cpu_mhz: 1 }, kill)
     }
 
     #[test]
@@ -168,7 +199,7 @@ mod tests {
         let (task, killed) = entry(1);
         registry.add(&run(1), "a".into(), task).unwrap();
         assert_eq!(registry.kill(&run(1)), [("a".to_owned(), 1)], "never let go");
-        assert!(killed.is_cancelled());
+        assert!(killed.is_asked());
         assert_eq!(registry.add(&run(1), "b".into(), entry(2).0), Err(TaskRefusal::RunEnded));
         assert!(registry.release(&run(1)).is_empty());
         registry.forget(&run(1));

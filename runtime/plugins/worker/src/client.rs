@@ -1,35 +1,34 @@
 //! The agent's side of one worker: start it or adopt it, ask it, and see its end.
 
 use std::collections::HashMap;
-use std::fs::{DirBuilder, File};
+use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use tokio::sync::{Notify, oneshot};
 
+use super::connect;
 use super::discovery::FoundWorker;
 use super::link::{MessageWithFds, PacketLink};
 use super::order;
+use super::process::{kill_process, remove_leftovers, remove_worker_dir, start_process};
 use super::protocol::{FromWorker, ListedTask, StartOrder, ToWorker, VERSION};
 use super::record::WorkerRecord;
 use super::setup::Setup;
-use super::{ARGUMENT, connect};
+use super::share::ReservedShare;
 use ostler_model::clock::{self, Stopwatch};
 use ostler_model::limits::{
-    WORKER_ANSWER_WALL_MAX, WORKER_CPU_MHZ, WORKER_DOUBT_AFTER, WORKER_END_WALL_MAX,
-    WORKER_LOOK_INTERVAL, WORKER_SILENCES_MAX, WORKER_START_WALL_MAX, WORKER_TASK_WALL_MAX,
-    WORKER_USAGE_WALL_MAX,
+    WORKER_ANSWER_WALL_MAX, WORKER_DOUBT_AFTER, WORKER_END_WALL_MAX, WORKER_LOOK_INTERVAL,
+    WORKER_SILENCES_MAX, WORKER_START_WALL_MAX, WORKER_TASK_WALL_MAX, WORKER_USAGE_WALL_MAX,
 };
 use ostler_model::task::Usage;
 use ostler_model::time::Timestamp;
 use ostler_process::WorkerCgroup;
-use ostler_process::detached_process::{self, DetachedProcess, DetachedSpec};
+use ostler_process::detached_process::DetachedProcess;
 use ostler_process::{ProcessHost, identity};
 use ostler_wasm_task::WasmTaskError;
 
@@ -68,7 +67,7 @@ pub(crate) struct Worker {
     /// Notified when an answer takes long, to find out whether the worker answers at all.
     doubted: Notify,
     /// MHz that the live tasks of the worker reserved together.
-    reserved: Mutex<u64>,
+    reserved: Mutex<ReservedShare>,
 }
 
 /// Why this agent could not adopt the worker of an earlier agent.
@@ -199,7 +198,7 @@ impl Worker {
             welcomed: AtomicBool::new(false),
             retired: AtomicBool::new(false),
             doubted: Notify::new(),
-            reserved: Mutex::new(0),
+            reserved: Mutex::default(),
         }
     }
 
@@ -224,16 +223,15 @@ impl Worker {
         self.tell(&ToWorker::Retire);
     }
 
-    /// Add to what the live tasks of the worker reserved together, or take from it, and set its
-    /// share of the processor.
+    /// Add to what the live tasks of the worker reserved together, or take from it, and keep its
+    /// share of the processor within an eighth of that.
     pub fn change_reserved(&self, cpu_mhz: u32, more: bool) {
         // The lock is held to the end, so that the share that is set last is that of the last sum.
-        let mut sum = self.reserved.lock().unwrap_or_else(PoisonError::into_inner);
-        let mhz = u64::from(cpu_mhz);
-        *sum = if more { sum.saturating_add(mhz) } else { sum.saturating_sub(mhz) };
-        let all = u32::try_from(*sum).unwrap_or(u32::MAX).saturating_add(WORKER_CPU_MHZ);
+        let mut share = self.reserved.lock().unwrap_or_else(PoisonError::into_inner);
+        share.change(cpu_mhz, more);
         if let Some(cgroup) = &self.cgroup
-            && let Err(error) = cgroup.set_cpu_weight(all)
+            && let Some(weight) = share.next_weight()
+            && let Err(error) = cgroup.set_cpu_weight(weight)
             && !self.is_lost()
         {
             tracing::warn!(pid = self.pid(), %error, "the share of a worker was not set");
@@ -294,7 +292,7 @@ impl Worker {
     }
 
     /// Returns when the worker answers nothing any more: it hangs, and was killed for that.
-    async fn watch_silence(&self) -> io::Error {
+    async fn watch_silence(self: &Arc<Self>) -> io::Error {
         let waited = WORKER_ANSWER_WALL_MAX.saturating_mul(WORKER_SILENCES_MAX);
         let mut silences = 0;
         while silences < WORKER_SILENCES_MAX {
@@ -303,7 +301,12 @@ impl Worker {
             }
             // The question names no task: the worker answers it from memory.
             let question = |n| ToWorker::Usage { n, run: String::new(), id: String::new() };
-            match self.send_question(question, Vec::new(), WORKER_ANSWER_WALL_MAX).await {
+            let asked = self.begin_question(question, Vec::new());
+            let answer = match asked {
+                Ok(mut asked) => asked.wait_answer(WORKER_ANSWER_WALL_MAX).await,
+                Err(error) => Err(error),
+            };
+            match answer {
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => silences += 1,
                 // Whoever receives from a worker that is lost or left sees that.
                 _ => silences = 0,
@@ -352,7 +355,18 @@ impl Worker {
         let said = self.last_words();
         *self.questions() = None;
         hears.handle_loss(self, how + &said);
-        remove_leftovers(&self.dir, self.cgroup.as_ref()).await;
+        // The notes of its runs stay until the runs are forgotten.
+        if self.is_unused() {
+            self.remove_dir();
+        }
+        if let Some(cgroup) = &self.cgroup {
+            cgroup.remove().await;
+        }
+    }
+
+    /// Remove the directory of a worker that is gone.
+    pub fn remove_dir(&self) {
+        remove_worker_dir(&self.dir);
     }
 
     /// The last panic in the worker's log, in parentheses; empty where there is none.
@@ -386,47 +400,33 @@ impl Worker {
     /// Ask the worker something and wait for the answer. A worker that takes long is asked whether
     /// it answers at all.
     async fn ask(
-        &self,
+        self: &Arc<Self>,
         question: impl FnOnce(u64) -> ToWorker,
         fds: Vec<Arc<OwnedFd>>,
         within: Duration,
     ) -> io::Result<FromWorker> {
-        let mut answer = std::pin::pin!(self.send_question(question, fds, within));
-        match clock::timeout(WORKER_DOUBT_AFTER, &mut answer).await {
-            Some(answer) => answer,
-            None => {
-                self.check_answers();
-                answer.await
-            }
-        }
+        self.begin_question(question, fds)?.wait(within).await
     }
 
-    async fn send_question(
-        &self,
+    /// Ask the worker something. Whoever asks may do something else before it waits.
+    fn begin_question(
+        self: &Arc<Self>,
         question: impl FnOnce(u64) -> ToWorker,
         fds: Vec<Arc<OwnedFd>>,
-        within: Duration,
-    ) -> io::Result<FromWorker> {
+    ) -> io::Result<PendingQuestion> {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         let (answers, answer) = oneshot::channel();
         let known = self.questions().as_mut().map(|asked| asked.insert(number, answers)).is_some();
-        let gone = || io::Error::other("it ended");
         if !known {
-            return Err(gone());
+            return Err(gone_error());
         }
-        let asked = PendingQuestion { worker: self, number };
+        let asked = PendingQuestion { worker: Arc::clone(self), number, answer };
         self.link.send(&question(number), fds)?;
-        let answer = clock::timeout(within, answer).await;
-        drop(asked);
-        let late = || {
-            let text = format!("it did not answer within {within:?}");
-            io::Error::new(io::ErrorKind::TimedOut, text)
-        };
-        answer.ok_or_else(late)?.map_err(|_dropped| gone())
+        Ok(asked)
     }
 
     /// Wait for the welcome of the worker. A worker that does not send it is killed.
-    async fn greet(&self, within: Duration) -> io::Result<()> {
+    async fn greet(self: &Arc<Self>, within: Duration) -> io::Result<()> {
         // The answer to a hello has no number. So a list is asked for as well, which is answered
         // after it.
         self.link.send(&ToWorker::Hello { version: VERSION }, Vec::new())?;
@@ -452,7 +452,7 @@ impl Worker {
     }
 
     /// Every task that the worker has.
-    pub async fn list(&self) -> io::Result<Vec<ListedTask>> {
+    pub async fn list(self: &Arc<Self>) -> io::Result<Vec<ListedTask>> {
         let asked = self.ask(|n| ToWorker::List { n }, Vec::new(), WORKER_ANSWER_WALL_MAX);
         match asked.await? {
             FromWorker::Listed { tasks, .. } => Ok(tasks),
@@ -460,26 +460,18 @@ impl Worker {
         }
     }
 
-    /// Have the worker hold a task. Returns the task's id.
-    pub async fn hold(
-        &self,
+    /// Have the worker hold a task. Returns the question, to whose answer [`read_held`] belongs.
+    pub fn begin_hold(
+        self: &Arc<Self>,
         order: StartOrder,
         fds: Vec<Arc<OwnedFd>>,
-    ) -> Result<String, WasmTaskError> {
+    ) -> io::Result<PendingQuestion> {
         let order = Box::new(order);
-        let asked = self.ask(|n| ToWorker::Start { n, order }, fds, WORKER_TASK_WALL_MAX);
-        let failed = |error: io::Error| WasmTaskError::Worker { reason: error.to_string() };
-        match asked.await.map_err(failed)? {
-            FromWorker::Held { id, .. } if order::is_id(&id) => Ok(id),
-            FromWorker::Refused { text, invalid, .. } => {
-                Err(WasmTaskError::Refused { text: order::sanitize_text(text), invalid })
-            }
-            _ => Err(failed(io::Error::other("it answered something else"))),
-        }
+        self.begin_question(|n| ToWorker::Start { n, order }, fds)
     }
 
     /// What a task uses now; `None` where the worker does not answer or the task does not run.
-    pub async fn usage(&self, run: String, id: String) -> Option<Usage> {
+    pub async fn usage(self: &Arc<Self>, run: String, id: String) -> Option<Usage> {
         let question = |n| ToWorker::Usage { n, run, id };
         match self.ask(question, Vec::new(), WORKER_USAGE_WALL_MAX).await.ok()? {
             FromWorker::Used { cpu_nanos, memory_bytes, taken_at, .. } => {
@@ -517,13 +509,52 @@ impl Worker {
     }
 }
 
-/// A question whose answer is awaited. Dropping it forgets the question.
-struct PendingQuestion<'a> {
-    worker: &'a Worker,
-    number: u64,
+fn gone_error() -> io::Error {
+    io::Error::other("it ended")
 }
 
-impl Drop for PendingQuestion<'_> {
+/// Wait until a worker holds a task, or says why it does not.
+pub(crate) async fn wait_held(asked: io::Result<PendingQuestion>) -> Result<(), WasmTaskError> {
+    let failed = |error: io::Error| WasmTaskError::Worker { reason: error.to_string() };
+    match asked.map_err(failed)?.wait(WORKER_TASK_WALL_MAX).await.map_err(failed)? {
+        FromWorker::Held { .. } => Ok(()),
+        FromWorker::Refused { text, invalid, .. } => {
+            Err(WasmTaskError::Refused { text: order::sanitize_text(text), invalid })
+        }
+        _ => Err(failed(io::Error::other("it answered something else"))),
+    }
+}
+
+/// A question whose answer is awaited. Dropping it forgets the question.
+pub(crate) struct PendingQuestion {
+    worker: Arc<Worker>,
+    number: u64,
+    answer: oneshot::Receiver<FromWorker>,
+}
+
+impl PendingQuestion {
+    /// Wait for the answer. A worker that takes long is asked whether it answers at all.
+    async fn wait(mut self, within: Duration) -> io::Result<FromWorker> {
+        match clock::timeout(WORKER_DOUBT_AFTER, &mut self.answer).await {
+            Some(answer) => answer.map_err(|_dropped| gone_error()),
+            None => {
+                self.worker.check_answers();
+                self.wait_answer(within).await
+            }
+        }
+    }
+
+    async fn wait_answer(&mut self, within: Duration) -> io::Result<FromWorker> {
+        let late = || {
+            let text = format!("it did not answer within {within:?}");
+            io::Error::new(io::ErrorKind::TimedOut, text)
+        };
+        let answer = clock::timeout(within, &mut self.answer).await;
+        answer.ok_or_else(late)?.map_err(|_dropped| gone_error())
+    }
+}
+
+impl Drop for PendingQuestion {
     fn drop(&mut self) {
         if let Some(asked) = self.worker.questions().as_mut() {
             asked.remove(&self.number);
@@ -541,57 +572,7 @@ const fn question_number(message: &FromWorker) -> Option<u64> {
         FromWorker::Welcome { .. }
         | FromWorker::Exited { .. }
         | FromWorker::Said { .. }
+        | FromWorker::WantsDirs { .. }
         | FromWorker::Unknown => None,
-    }
-}
-
-/// Make the directory of a worker and start its process.
-fn start_process(
-    program: &Path,
-    dir: &Path,
-    cgroup: Option<&WorkerCgroup>,
-) -> io::Result<(DetachedProcess, OwnedFd)> {
-    DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-    let log = File::options().create(true).append(true).mode(0o600).open(dir.join("log"))?;
-    let flags = SocketFlags::CLOEXEC;
-    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    let process = detached_process::start_detached(DetachedSpec {
-        program,
-        argument: ARGUMENT,
-        place: dir,
-        name: "ostler-worker",
-        stdin: theirs,
-        stderr: log,
-        cgroup,
-    })?;
-    Ok((process, ours))
-}
-
-/// Kill a process and wait for its end. Returns whether it ended.
-async fn kill_process(process: &DetachedProcess) -> bool {
-    if let Err(error) = process.kill() {
-        tracing::error!(pid = process.pid, %error, "a worker could not be killed");
-    }
-    let ended = clock::timeout(WORKER_END_WALL_MAX, process.wait_for_end()).await.is_some();
-    if !ended {
-        tracing::error!(pid = process.pid, "a worker did not end after it was killed");
-    }
-    ended
-}
-
-/// Remove the directory and the cgroup of a worker that is gone.
-async fn remove_leftovers(dir: &Path, cgroup: Option<&WorkerCgroup>) {
-    remove_worker_dir(dir);
-    if let Some(cgroup) = cgroup {
-        cgroup.remove().await;
-    }
-}
-
-/// Remove the directory of a worker that is gone.
-pub(crate) fn remove_worker_dir(dir: &Path) {
-    if let Err(error) = std::fs::remove_dir_all(dir)
-        && error.kind() != io::ErrorKind::NotFound
-    {
-        tracing::warn!(dir = %dir.display(), %error, "what a worker left was not removed");
     }
 }

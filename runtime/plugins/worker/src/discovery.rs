@@ -8,6 +8,7 @@
 //! has open is known from the kernel, and nobody else decides it. A copy of the data directory
 //! has no worker.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,10 +16,10 @@ use std::path::{Path, PathBuf};
 use ostler_process::identity;
 use ostler_process::open_files::{self, KnownDir, OpenFile};
 
-use super::ARGUMENT;
 use super::connect::SOCKET;
 use super::record::WorkerRecord;
-use ostler_model::ports::ProcessIdentity;
+use super::{ARGUMENT, notes};
+use ostler_model::ports::{ProcessIdentity, RunNote};
 
 /// Name of the directory of all workers in a data directory.
 pub(crate) const WORKERS: &str = "workers";
@@ -46,8 +47,10 @@ pub(crate) struct FoundWorker {
 pub(crate) struct WorkerSurvey {
     /// Workers that live.
     pub living: Vec<FoundWorker>,
-    /// Directories whose worker does not live any more.
-    pub left: Vec<PathBuf>,
+    /// Directories whose worker does not live any more, with the ids of the runs that have notes there.
+    pub left: Vec<(PathBuf, BTreeSet<String>)>,
+    /// The notes of runs in all directories, by the ids of the runs.
+    pub notes: BTreeMap<String, RunNote>,
     /// Workers (pid, start time) that live, have a record here and work for another data directory:
     /// this directory is a copy of that one.
     pub elsewhere: Vec<(u32, u64)>,
@@ -56,18 +59,20 @@ pub(crate) struct WorkerSurvey {
 /// Find the workers of this directory. Reads `/proc`; blocks.
 pub(crate) fn survey(workers: &Path) -> io::Result<WorkerSurvey> {
     let living = find_living(workers)?;
-    let (mut left, mut elsewhere) = (Vec::new(), Vec::new());
+    let (mut left, mut elsewhere, mut notes) = (Vec::new(), Vec::new(), BTreeMap::new());
     for dir in list_dirs(workers)? {
-        if living.iter().any(|found| found.dir.file_name() == dir.file_name() && !found.removed) {
-            continue;
+        let here = notes::read_notes(&dir);
+        let is_this = |found: &FoundWorker| found.dir.file_name() == dir.file_name();
+        if !living.iter().any(|found| is_this(found) && !found.removed) {
+            let record = WorkerRecord::read(&dir).ok().flatten();
+            match record.filter(|record| is_elsewhere(workers, record)) {
+                Some(record) => elsewhere.push((record.pid, record.start_ticks)),
+                None => left.push((dir, here.keys().cloned().collect())),
+            }
         }
-        match WorkerRecord::read(&dir).ok().flatten().filter(|record| is_elsewhere(workers, record))
-        {
-            Some(record) => elsewhere.push((record.pid, record.start_ticks)),
-            None => left.push(dir),
-        }
+        notes.extend(here);
     }
-    Ok(WorkerSurvey { living, left, elsewhere })
+    Ok(WorkerSurvey { living, left, elsewhere, notes })
 }
 
 /// The directories below `dir`; none where `dir` does not exist.

@@ -15,16 +15,20 @@
 mod backoff;
 mod client;
 mod connect;
+mod dir_waits;
 mod discovery;
 mod home;
 mod link;
 mod look;
+mod notes;
 mod order;
+mod process;
 pub mod protocol;
 mod record;
 mod runs;
 mod serve;
 mod setup;
+mod share;
 mod tasks;
 
 pub use discovery::data_dir_of;

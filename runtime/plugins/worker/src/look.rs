@@ -24,7 +24,8 @@ use ostler_model::limits::WORKER_ANSWER_WALL_MAX;
 /// When `/proc` or the directory of the workers cannot be read.
 pub fn find_tasks(data_dir: &Path) -> io::Result<FoundTasks> {
     let survey = discovery::survey(&workers_of(data_dir))?;
-    let mut all = FoundTasks { elsewhere: survey.elsewhere, ..FoundTasks::default() };
+    let (elsewhere, notes) = (survey.elsewhere, survey.notes);
+    let mut all = FoundTasks { elsewhere, notes, ..FoundTasks::default() };
     for worker in &survey.living {
         match WorkerQuery::connect(worker).and_then(|asking| asking.list()) {
             Ok(tasks) => {

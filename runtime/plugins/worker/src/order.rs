@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::protocol::{
-    Dir, ListedTask, OrderCode, OrderLimits, OrderMount, Port, StartOrder, Stdin, StreamFiles,
-    TaskExit, TaskPlace,
+    Dir, ListedTask, OrderCode, OrderLimits, OrderMount, Port, StartOrder, Stdin, StreamDir,
+    StreamFiles, TaskExit, TaskPlace,
 };
 use ostler_logs::task_sink;
 use ostler_model::cores::CoreSet;
@@ -15,14 +15,16 @@ use ostler_model::device;
 use ostler_model::digest::Digest;
 use ostler_model::ids::{AllocId, GroupName, JobId, RunId, TaskName};
 use ostler_model::limits::{TaskLimits, WORKER_ID_BYTES_MAX, WORKER_TEXT_BYTES_MAX};
-use ostler_model::ports::{ByteSink, DriverEventSink, SinkFiles, TaskContext};
+use ostler_model::ports::{
+    ByteSink, DirMaker, DriverEventSink, LogDir, SinkFiles, TaskContext, dirs_are_made,
+};
 use ostler_model::printable::printable_lines;
 use ostler_model::resources::AllocatedPort;
 use ostler_model::task::RawExit;
 use ostler_model::time::Timestamp;
 use ostler_process::live::RunPlace;
 use ostler_sandbox::{CodeFile, EngineKind, WasmFormat};
-use ostler_wasm_task::{PreopenedDir, TaskStdin, WasmTaskError, WasmTaskSpec};
+use ostler_wasm_task::{PreopenedDir, TaskStdin, WasmTaskError, WasmTaskSpec, opens_dirs_late};
 
 /// What the agent sends: the order and its file descriptors.
 pub(crate) struct OrderWithFds {
@@ -35,15 +37,26 @@ pub(crate) fn build_order(
     context: &TaskContext,
     spec: WasmTaskSpec,
     code: &CodeFile,
+    id: &str,
 ) -> Result<OrderWithFds, WasmTaskError> {
     let file = code.file.try_clone().map_err(|e| no_descriptor(&e))?;
     let mut fds = vec![Arc::new(OwnedFd::from(file))];
-    let mut stream = |sink: &Arc<dyn ByteSink>| {
-        let SinkFiles { dir, prefix, files_max, file_bytes_max } = sink.files()?;
-        fds.push(dir);
-        Some(StreamFiles { prefix, files_max, file_bytes_max })
+    let mut stream = |sink: &Arc<dyn ByteSink>| -> Result<Option<StreamFiles>, WasmTaskError> {
+        let Some(SinkFiles { dir, prefix, files_max, file_bytes_max, fresh }) = sink.files() else {
+            return Ok(None);
+        };
+        let dir = match dir {
+            LogDir::Open(dir) => {
+                fds.push(dir);
+                None
+            }
+            LogDir::Below { root, path } => {
+                Some(StreamDir { root: utf8_path(&root)?, path: utf8_path(&path)? })
+            }
+        };
+        Ok(Some(StreamFiles { dir, fresh, prefix, files_max, file_bytes_max }))
     };
-    let (stdout, stderr) = (stream(&context.stdout), stream(&context.stderr));
+    let (stdout, stderr) = (stream(&context.stdout)?, stream(&context.stderr)?);
     let dirs = spec.dirs.iter().map(|dir| {
         let host = utf8_path(&dir.host_path)?;
         Ok(Dir { host, guest: dir.guest_path.clone(), read_only: dir.read_only })
@@ -61,16 +74,16 @@ pub(crate) fn build_order(
         to: port.to,
         host_ip: if own { String::new() } else { port.host_ip.clone() },
     });
+    let component = code.format == WasmFormat::Component;
+    let late_dirs = opens_dirs_late(context, &spec, component);
     let order = StartOrder {
         run: context.run_id.to_string(),
+        id: Some(id.to_owned()),
         alloc: context.alloc_id.to_string(),
         job: context.job_id.qualified_id().to_owned(),
         group: context.group.to_string(),
         task: context.task.to_string(),
-        code: OrderCode {
-            digest: code.digest.to_string(),
-            component: code.format == WasmFormat::Component,
-        },
+        code: OrderCode { digest: code.digest.to_string(), component },
         path: utf8_path(&spec.path)?,
         dirs: dirs.collect::<Result<_, WasmTaskError>>()?,
         args: spec.args,
@@ -85,6 +98,7 @@ pub(crate) fn build_order(
         cpu_mhz: context.cpu_mhz,
         task_dir: utf8_path(&context.task_dir)?,
         alloc_dir: utf8_path(&context.alloc_dir)?,
+        late_dirs,
         mounts: mounts.collect(),
         ports: ports.collect(),
         limits: OrderLimits {
@@ -115,6 +129,7 @@ fn no_descriptor(error: &io::Error) -> WasmTaskError {
 
 /// An order as the worker carries it out.
 pub(crate) struct ParsedOrder {
+    pub id: Option<String>,
     pub context: TaskContext,
     pub spec: WasmTaskSpec,
     pub code: CodeFile,
@@ -131,26 +146,37 @@ fn is_same_dir(one: &OwnedFd, other: &OwnedFd) -> bool {
     matches!(stats, [Ok(a), Ok(b)] if (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino))
 }
 
-/// Read an order in the worker. `events` receives the events of the task.
+/// Read an order in the worker. `events` receives the events of the task, and `late` says how its
+/// directories are waited for, if they are made late.
 pub(crate) fn read_order(
     order: StartOrder,
     fds: Vec<OwnedFd>,
     events: DriverEventSink,
+    late: impl FnOnce(RunId, PathBuf) -> DirMaker,
 ) -> Result<ParsedOrder, BrokenOrder> {
     let mut fds = fds.into_iter();
     let code = fds.next().ok_or_else(|| BrokenOrder("it has no code".to_owned()))?;
     let mut shared: Option<Arc<OwnedFd>> = None;
     let mut stream = |files: Option<StreamFiles>| -> Result<Arc<dyn ByteSink>, BrokenOrder> {
         let Some(files) = files else { return Ok(Arc::new(DiscardSink)) };
-        let dir = fds.next().ok_or_else(|| BrokenOrder("it lacks a directory".to_owned()))?;
-        // Both streams lie in one directory: sharing it saves a descriptor for each task.
-        let dir = match &shared {
-            Some(known) if is_same_dir(known, &dir) => Arc::clone(known),
-            _ => Arc::new(dir),
+        let StreamFiles { dir, fresh, prefix, files_max, file_bytes_max } = files;
+        let dir = match dir {
+            Some(StreamDir { root, path }) => {
+                LogDir::Below { root: PathBuf::from(root).into(), path: PathBuf::from(path).into() }
+            }
+            None => {
+                let dir =
+                    fds.next().ok_or_else(|| BrokenOrder("it lacks a directory".to_owned()))?;
+                // Both streams lie in one directory: sharing it saves a descriptor for each task.
+                let dir = match &shared {
+                    Some(known) if is_same_dir(known, &dir) => Arc::clone(known),
+                    _ => Arc::new(dir),
+                };
+                shared = Some(Arc::clone(&dir));
+                LogDir::Open(dir)
+            }
         };
-        shared = Some(Arc::clone(&dir));
-        let StreamFiles { prefix, files_max, file_bytes_max } = files;
-        Ok(task_sink(SinkFiles { dir, prefix, files_max, file_bytes_max }))
+        Ok(task_sink(SinkFiles { dir, prefix, files_max, file_bytes_max, fresh }))
     };
     let (stdout, stderr) = (stream(order.stdout)?, stream(order.stderr)?);
     let digest: Digest = parse_text(&order.code.digest)?;
@@ -168,8 +194,12 @@ pub(crate) fn read_order(
         host_ip: port.host_ip,
         task: None,
     });
+    let run_id = parse_run(&order.run)?;
+    let task_dir = PathBuf::from(order.task_dir);
+    let dirs =
+        if order.late_dirs { late(run_id.clone(), task_dir.clone()) } else { dirs_are_made() };
     let context = TaskContext {
-        run_id: parse_run(&order.run)?,
+        run_id,
         alloc_id,
         job_id: check_name(JobId::from_qualified(&order.job))?,
         group: check_name(GroupName::new(&order.group))?,
@@ -185,8 +215,9 @@ pub(crate) fn read_order(
         memory_bytes_max: order.limits.memory_bytes,
         disk_bytes_max: order.limits.disk_bytes,
         ports: ports.collect(),
-        task_dir: PathBuf::from(order.task_dir),
+        task_dir,
         alloc_dir: PathBuf::from(order.alloc_dir),
+        dirs,
         mounts: mounts.collect(),
         device_nodes: Vec::new(),
         user: None,
@@ -224,7 +255,8 @@ pub(crate) fn read_order(
     };
     let file = Arc::new(std::fs::File::from(code));
     let code = CodeFile { digest, kind: EngineKind::Task, format, file };
-    Ok(ParsedOrder { context, spec, code })
+    let id = order.id.filter(|id| is_id(id));
+    Ok(ParsedOrder { id, context, spec, code })
 }
 
 /// The variable with the index of the allocation, which the environment of each task has.

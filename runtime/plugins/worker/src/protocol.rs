@@ -26,7 +26,7 @@ pub enum ToWorker {
         version: u32,
     },
     /// Hold a task. The descriptors of the message are the compiled code, then the log directory of
-    /// each stream that has one.
+    /// each stream that has files and does not say where they lie.
     Start {
         /// Number that the answer repeats.
         n: u64,
@@ -37,6 +37,10 @@ pub enum ToWorker {
     Release {
         /// Id of the run to release.
         run: String,
+        /// What the next agent needs to own the run, as a text of JSON. The worker writes it down
+        /// before the tasks start.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        note: Option<String>,
     },
     /// End a task.
     Kill {
@@ -68,6 +72,14 @@ pub enum ToWorker {
         run: String,
         /// Id of the task in the worker.
         id: String,
+    },
+    /// The directories of a run are made, or cannot be.
+    DirsMade {
+        /// Id of the run.
+        run: String,
+        /// Why they cannot be made, for people.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        error: Option<String>,
     },
     /// End with the last task: nothing more will be started.
     Retire,
@@ -121,6 +133,11 @@ pub enum FromWorker {
         run: String,
         /// Text of the event.
         text: String,
+    },
+    /// A task asks for its directories, which are made late.
+    WantsDirs {
+        /// Id of the task's run.
+        run: String,
     },
     /// The answer to `list`.
     Listed {
@@ -200,6 +217,9 @@ pub struct TaskPlace {
 pub struct StartOrder {
     /// Id of the run: which start of which task this is.
     pub run: String,
+    /// Id of the task in the worker; absent: the worker gives it one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
     /// Id of the task's allocation.
     pub alloc: String,
     /// Name of the job, with its namespace.
@@ -230,6 +250,9 @@ pub struct StartOrder {
     pub task_dir: String,
     /// Directory on the node that the tasks of the group share.
     pub alloc_dir: String,
+    /// Whether the directories of the task are made when it asks for them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub late_dirs: bool,
     /// Paths of the node that reservations assigned to the task.
     pub mounts: Vec<OrderMount>,
     /// Ports assigned to the task.
@@ -317,15 +340,30 @@ pub struct OrderLimits {
     pub disk_bytes: u64,
 }
 
-/// Rotated files of a stream; the directory comes as a descriptor.
+/// Rotated files of a stream.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StreamFiles {
+    /// Where the files lie; absent: the directory comes as a descriptor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dir: Option<StreamDir>,
+    /// Whether no file of the stream exists yet.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub fresh: bool,
     /// Name of each file without its index.
     pub prefix: String,
     /// How many files are kept at most.
     pub files_max: u32,
     /// Length at which the next file is begun, bytes.
     pub file_bytes_max: u64,
+}
+
+/// The directory of a stream, which is opened when the task prints.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StreamDir {
+    /// A directory that only the agent's user changes.
+    pub root: String,
+    /// The path from there. A link on it is not followed.
+    pub path: String,
 }
 
 #[cfg(test)]

@@ -21,8 +21,15 @@ fn run() -> String {
 #[test]
 fn what_an_agent_says_has_the_bytes_of_version_1() {
     frozen(&ToWorker::Hello { version: 1 }, r#"{"type":"hello","version":1}"#);
+    let text = |text: &str| text.to_owned();
     let named = |kind: &str| format!(r#"{{"type":"{kind}","run":"{RUN}"}}"#);
-    frozen(&ToWorker::Release { run: run() }, &named("release"));
+    frozen(&ToWorker::Release { run: run(), note: None }, &named("release"));
+    let noted = ToWorker::Release { run: run(), note: Some(text("{\"alloc\":1}")) };
+    let note = r#","note":"{\"alloc\":1}"}"#;
+    frozen(&noted, &named("release").replace('}', note));
+    let made = |error: Option<&str>| ToWorker::DirsMade { run: run(), error: error.map(text) };
+    frozen(&made(None), &named("dirs_made"));
+    frozen(&made(Some("full")), &named("dirs_made").replace('}', r#","error":"full"}"#));
     frozen(&ToWorker::KillRun { run: run() }, &named("kill_run"));
     frozen(&ToWorker::ForgetRun { run: run() }, &named("forget_run"));
     let kill = format!(r#"{{"type":"kill","run":"{RUN}","id":"wasm-1"}}"#);
@@ -38,6 +45,7 @@ fn the_order_of_a_start_has_the_bytes_of_version_1() {
     let text = |text: &str| text.to_owned();
     let order = StartOrder {
         run: run(),
+        id: None,
         alloc: text("5f4c1a2e-0d5b-4e61-9c1f-2b7a64b0a001"),
         job: text("shop"),
         group: text("g"),
@@ -53,6 +61,7 @@ fn the_order_of_a_start_has_the_bytes_of_version_1() {
         cpu_mhz: 100,
         task_dir: text("/a"),
         alloc_dir: text("/b"),
+        late_dirs: false,
         mounts: vec![OrderMount { host: text("/m"), task: text("/n"), read_only: true }],
         ports: vec![Port { label: text("http"), value: 80, to: 81, host_ip: text("127.0.0.1") }],
         limits: OrderLimits {
@@ -63,7 +72,13 @@ fn the_order_of_a_start_has_the_bytes_of_version_1() {
             random_bytes: 5,
             disk_bytes: 6,
         },
-        stdout: Some(StreamFiles { prefix: text("web.stdout."), files_max: 10, file_bytes_max: 9 }),
+        stdout: Some(StreamFiles {
+            dir: None,
+            fresh: false,
+            prefix: text("web.stdout."),
+            files_max: 10,
+            file_bytes_max: 9,
+        }),
         stderr: None,
     };
     let expected = concat!(

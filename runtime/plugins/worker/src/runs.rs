@@ -1,19 +1,21 @@
 //! The runs of an agent's WASM tasks: which worker has each run, and how its tasks ended.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::io;
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
 use super::backoff::Backoff;
-use super::client::Worker;
+use super::client::{PendingQuestion, Worker};
 use ostler_model::ids::RunId;
 use ostler_model::limits::WORKLOADS_PER_RUN_MAX;
-use ostler_model::ports::DriverEventSink;
+use ostler_model::ports::{DirMaker, DriverEventSink, RunNote, TaskContext};
 use ostler_model::task::RawExit;
 use ostler_model::time::Timestamp;
 use ostler_process::live::RunPlace;
-use ostler_wasm_task::EndedRuns;
+use ostler_sandbox::CodeFile;
+use ostler_wasm_task::{EndedRuns, WasmTaskSpec};
 
 /// A task that lives in a worker which an earlier agent started.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,10 +31,12 @@ pub struct LivingTask {
 }
 
 /// What was found in the workers of earlier agents.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct FoundTasks {
     /// Tasks that live.
     pub tasks: Vec<LivingTask>,
+    /// The notes of runs, by their ids, also of runs that ended with their worker.
+    pub notes: BTreeMap<String, RunNote>,
     /// Workers (pid, start time) that live and do not answer which tasks live in them.
     pub unasked: Vec<(u32, u64)>,
     /// Workers (pid, start time) of another data directory, of which this one is a copy. A task
@@ -48,11 +52,28 @@ pub(crate) struct RunTable {
     pub backoff: HashMap<String, Backoff>,
 }
 
+/// A task that a worker was asked to hold.
+pub(crate) struct PendingStart {
+    /// Id of the task.
+    pub id: String,
+    pub context: Arc<TaskContext>,
+    pub spec: WasmTaskSpec,
+    pub code: CodeFile,
+    /// The answer to come.
+    pub held: io::Result<PendingQuestion>,
+}
+
 /// A run in its worker.
 pub(crate) struct WorkerRun {
     pub worker: Arc<Worker>,
     pub released: bool,
+    /// The note of the run, until it is released.
+    pub note: Option<String>,
     pub said: Option<DriverEventSink>,
+    /// Makes the directories of the task when it asks for them.
+    pub dirs: Option<DirMaker>,
+    /// Tasks that the worker was asked to hold, and of which nobody has read the answer.
+    pub starts: Vec<PendingStart>,
     /// MHz reserved for all tasks of the run together.
     cpu_mhz: u32,
     /// Whether `cpu_mhz` counts for the worker's share of the processor, which is so while a task
@@ -70,7 +91,17 @@ impl WorkerRun {
         said: Option<DriverEventSink>,
     ) -> Self {
         let (worker, tasks) = (Arc::clone(worker), HashMap::new());
-        Self { worker, released, said, cpu_mhz, counted: false, tasks }
+        Self {
+            worker,
+            released,
+            note: None,
+            said,
+            dirs: None,
+            starts: Vec::new(),
+            cpu_mhz,
+            counted: false,
+            tasks,
+        }
     }
 
     /// The exit of a task of this run, by the task's id.

@@ -22,8 +22,11 @@ use rustix::net::{SocketType, sockopt};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{Notify, Semaphore};
 
+use super::dir_waits::DirWaits;
 use super::home::{Home, RemovalNotices};
 use super::link::{self, MessageWithFds, PacketLink};
+use super::notes::NoteFiles;
+use super::order::ParsedOrder;
 use super::protocol::{FromWorker, ListedTask, StartOrder, TaskPlace, ToWorker, VERSION};
 use super::record::WorkerRecord;
 use super::setup::Setup;
@@ -71,6 +74,7 @@ struct ConfinedWorker {
     first: OwnedFd,
     listener: OwnedFd,
     home: Home,
+    notes: NoteFiles,
     confined: String,
     /// Processor cores that the cgroup allows. The cgroup cannot be read any more once the
     /// process is confined.
@@ -93,17 +97,18 @@ fn prepare_worker() -> io::Result<ConfinedWorker> {
     let listener = connect::listen_in_dir(&setup.dir)?;
     WorkerRecord::own(setup.key.clone())?.write(&setup.dir)?;
     let home = Home::open(&setup.dir)?;
+    let notes = NoteFiles::create(&setup.dir)?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let mut read = setup.read.clone();
     read.push(PathBuf::from("/proc/sys/vm"));
     let confined =
         confine(&Confinement { write: setup.write.clone(), read, ..Confinement::default() });
     let confined = confined.map_err(io::Error::other)?.to_string();
-    Ok(ConfinedWorker { setup, first, listener, home, confined, cores })
+    Ok(ConfinedWorker { setup, first, listener, home, notes, confined, cores })
 }
 
 async fn serve(begun: ConfinedWorker) -> io::Result<()> {
-    let ConfinedWorker { setup, first, listener, mut home, cores, .. } = begun;
+    let ConfinedWorker { setup, first, listener, mut home, notes: files, cores, .. } = begun;
     let sandbox = Sandbox::new(SandboxConfig {
         cache_dir: None,
         compiler: PathBuf::new(),
@@ -119,8 +124,10 @@ async fn serve(begun: ConfinedWorker) -> io::Result<()> {
     let (told, ended) = (Arc::clone(&agent), Arc::clone(&over));
     let exited = move |run: &RunId, id: &str, exit: &_| {
         let (run, id, exit) = (run.to_string(), id.to_owned(), order::encode_exit(exit));
-        told.tell(&FromWorker::Exited { run, id, exit });
-        ended.notify_one();
+        // Without an agent this may have been the last task.
+        if !told.tell(&FromWorker::Exited { run, id, exit }) {
+            ended.notify_one();
+        }
     };
     let mut notices = home.notices()?;
     let control = tokio::runtime::Handle::current();
@@ -133,6 +140,8 @@ async fn serve(begun: ConfinedWorker) -> io::Result<()> {
         starts: Arc::new(Semaphore::new(WORKER_STARTS_MAX)),
         retiring: AtomicBool::new(false),
         places: Mutex::default(),
+        notes: Mutex::new(files),
+        dirs: DirWaits::default(),
         home,
         over,
     });
@@ -181,7 +190,7 @@ async fn next_notice(notices: Option<&RemovalNotices>) -> io::Result<()> {
 
 /// The connection to the present agent, if there is one.
 #[derive(Default)]
-struct AgentConnection {
+pub(super) struct AgentConnection {
     link: Mutex<Option<(u64, Arc<PacketLink>)>>,
     numbers: AtomicU64,
 }
@@ -191,12 +200,13 @@ impl AgentConnection {
         self.link.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Send a message to the agent, if there is one. The next agent asks for the list instead.
-    fn tell(&self, message: &FromWorker) {
+    /// Send a message to the agent. Returns whether there is one: the next agent asks for the list
+    /// instead.
+    pub(super) fn tell(&self, message: &FromWorker) -> bool {
         let link = self.lock().as_ref().map(|(_, link)| Arc::clone(link));
-        if let Some(link) = link {
-            let _gone = link.send(message, Vec::new());
-        }
+        let Some(link) = link else { return false };
+        let _gone = link.send(message, Vec::new());
+        true
     }
 
     fn is_current(&self, number: u64) -> bool {
@@ -213,6 +223,9 @@ struct Server {
     /// Job, group and index of each run that was not forgotten, for an agent that does not
     /// know the run.
     places: Mutex<HashMap<RunId, TaskPlace>>,
+    notes: Mutex<NoteFiles>,
+    /// The tasks that wait for their directories.
+    dirs: DirWaits,
     home: Home,
     /// Notified when the worker may have to end.
     over: Arc<Notify>,
@@ -306,11 +319,10 @@ impl Server {
                     notices: notices.into_iter().collect(),
                 });
             }
-            ToWorker::Start { n, order } => {
-                let (server, link) = (Arc::clone(self), Arc::clone(link));
-                tokio::spawn(async move { server.start(&link, number, n, *order, fds).await });
+            ToWorker::Start { n, order } => self.start(link, number, n, *order, fds),
+            ToWorker::Release { run, note } => {
+                of(&run, &|run| self.release(run, note.as_deref()));
             }
-            ToWorker::Release { run } => of(&run, &|run| drop(self.host.release(run))),
             ToWorker::Kill { run, id } => of(&run, &|run| {
                 let _ended = self.host.kill(run, &id);
             }),
@@ -319,8 +331,11 @@ impl Server {
                 of(&run, &|run| {
                     self.host.forget_run(run);
                     self.places().remove(run);
+                    self.dirs.forget(run);
                 });
-                self.over.notify_one();
+                if self.retiring.load(Ordering::SeqCst) {
+                    self.over.notify_one();
+                }
             }
             ToWorker::List { n } => answer(&FromWorker::Listed { n, tasks: self.list_tasks() }),
             ToWorker::Usage { n, run, id } => {
@@ -328,11 +343,34 @@ impl Server {
                     order::parse_run(&run).ok().map(|run| self.host.current_usage(&run, &id));
                 answer(&usage_answer(n, used.flatten()));
             }
+            ToWorker::DirsMade { run, error } => {
+                of(&run, &|run| self.dirs.note_made(run, error.clone()));
+            }
             ToWorker::Retire => {
                 self.retiring.store(true, Ordering::SeqCst);
                 self.over.notify_one();
             }
             ToWorker::Unknown => tracing::warn!("a message of a newer agent was ignored"),
+        }
+    }
+
+    /// Let a run start, once its note is written.
+    fn release(&self, run: &RunId, note: Option<&str>) {
+        let written = note.map_or(Ok(()), |note| {
+            let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+            notes.add(run.as_str(), note, |known| {
+                order::parse_run(known).is_ok_and(|run| self.places().contains_key(&run))
+            })
+        });
+        match written {
+            Ok(()) => drop(self.host.release(run)),
+            Err(error) => {
+                let text = format!(
+                    "the task does not start: what the next agent needs to own it was not written                      ({error}); see whether the disk of the data directory is full"
+                );
+                self.agent.tell(&FromWorker::Said { run: run.to_string(), text });
+                self.host.kill_run(run);
+            }
         }
     }
 
@@ -353,46 +391,75 @@ impl Server {
         seen.collect()
     }
 
-    async fn start(
-        self: Arc<Self>,
-        link: &PacketLink,
+    /// Hold the task of an order, at once where nothing has to be opened for it.
+    fn start(
+        self: &Arc<Self>,
+        link: &Arc<PacketLink>,
         number: u64,
         n: u64,
         order: StartOrder,
         fds: Vec<OwnedFd>,
     ) {
-        let Ok(_turn) = self.starts.acquire().await else { return };
         let (agent, run) = (Arc::clone(&self.agent), order.run.clone());
         let place = order::task_place(&order);
         let said = Arc::new(move |text: String, _details: Vec<(String, String)>| {
             agent.tell(&FromWorker::Said { run: run.clone(), text });
         });
-        // Directories are opened and code is mapped here: on a disk that hangs, this thread hangs.
-        let held = tokio::task::block_in_place(|| {
-            let ordered =
-                order::read_order(order, fds, said).map_err(|error| (error.to_string(), false))?;
-            let run = ordered.context.run_id.clone();
-            let held = self.host.hold(&ordered.context, &ordered.spec, &ordered.code);
-            if held.is_ok() {
-                self.places().extend(place.map(|place| (run.clone(), place)));
+        let late = |run, task_dir| self.dirs.maker(&self.agent, run, task_dir);
+        let ordered = match order::read_order(order, fds, said, late) {
+            Ok(ordered) => ordered,
+            Err(error) => {
+                let refused = FromWorker::Refused { n, text: error.to_string(), invalid: false };
+                let _gone = link.send(&refused, Vec::new());
+                return;
             }
-            held.map(|id| (run, id)).map_err(|error| {
-                let invalid =
-                    matches!(error, WasmTaskError::Code { .. } | WasmTaskError::OtherWorld { .. });
-                (error.to_string(), invalid)
-            })
+        };
+        if self.host.holds_at_once(&ordered.context, &ordered.spec, &ordered.code) {
+            let answer = self.hold(number, n, &ordered, place);
+            let _gone = link.send(&answer, Vec::new());
+            return;
+        }
+        let (server, link) = (Arc::clone(self), Arc::clone(link));
+        tokio::spawn(async move {
+            let Ok(_turn) = server.starts.acquire().await else { return };
+            // Directories are opened and code is mapped here: on a disk that hangs, the thread hangs.
+            let answer = clock::run_blocking({
+                let server = Arc::clone(&server);
+                move || server.hold(number, n, &ordered, place)
+            });
+            let ended = |_| FromWorker::Refused {
+                n,
+                text: "internal error: the worker failed to hold the task".to_owned(),
+                invalid: false,
+            };
+            let _gone = link.send(&answer.await.unwrap_or_else(ended), Vec::new());
         });
-        let message = match held {
-            Ok((run, id)) => {
+    }
+
+    /// Hold a task. Returns the answer to its order. May block.
+    fn hold(
+        &self,
+        number: u64,
+        n: u64,
+        ordered: &ParsedOrder,
+        place: Option<TaskPlace>,
+    ) -> FromWorker {
+        let (run, id) = (&ordered.context.run_id, ordered.id.clone());
+        match self.host.hold(&ordered.context, &ordered.spec, &ordered.code, id) {
+            Ok(id) => {
+                self.places().extend(place.map(|place| (run.clone(), place)));
                 if !self.agent.is_current(number) {
                     // The agent that asked is gone: nobody would release the task.
-                    self.host.kill_run(&run);
+                    self.host.kill_run(run);
                 }
                 FromWorker::Held { n, id }
             }
-            Err((text, invalid)) => FromWorker::Refused { n, text, invalid },
-        };
-        let _gone = link.send(&message, Vec::new());
+            Err(error) => {
+                let invalid =
+                    matches!(error, WasmTaskError::Code { .. } | WasmTaskError::OtherWorld { .. });
+                FromWorker::Refused { n, text: error.to_string(), invalid }
+            }
+        }
     }
 }
 

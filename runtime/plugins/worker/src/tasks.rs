@@ -9,6 +9,8 @@
 
 #[path = "tasks_heard.rs"]
 mod heard;
+#[path = "tasks_start.rs"]
+mod start;
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -19,21 +21,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::client::{self, AdoptionFailure, NewWorker, Worker, WorkerListener};
+use super::client::{AdoptionFailure, NewWorker, Worker, WorkerListener};
 use super::discovery::{self, FoundWorker, WorkerSurvey};
 use super::protocol::{ListedTask, ToWorker};
 use super::runs::{FoundTasks, LivingTask, RunTable, WorkerRun};
 use super::setup::Setup;
-use super::{look, order};
+use super::{look, notes, order, process};
 use ostler_model::clock::{self, Clock};
 use ostler_model::config::{WasmWorkerConfig, WorkerScope};
 use ostler_model::ids::RunId;
-use ostler_model::limits::{MIB, WORKER_START_TRIES_MAX, WORKER_TASK_CPU_MHZ};
-use ostler_model::ports::{Adoption, BoxFuture, TaskContext};
+use ostler_model::limits::{MIB, WORKER_TASK_CPU_MHZ};
+use ostler_model::ports::{Adoption, BoxFuture, ReleaseError, RunNote, TaskContext};
 use ostler_model::rng::Rng;
 use ostler_model::task::{RawExit, Usage};
 use ostler_process::ProcessHost;
-use ostler_sandbox::{CodeFile, Sandbox};
+use ostler_sandbox::Sandbox;
 use ostler_wasm_task::code::TaskCode;
 use ostler_wasm_task::{WasmTaskError, WasmTaskSpec, WasmTasks, wait_for_exit};
 
@@ -78,6 +80,8 @@ struct WorkerTasksInner {
     /// The worker for new tasks, by the key that says which tasks a worker takes.
     places: tokio::sync::Mutex<HashMap<String, Arc<tokio::sync::Mutex<WorkerSlot>>>>,
     workers: Mutex<Vec<Arc<Worker>>>,
+    /// Directories of workers that are gone, each with the runs that its notes name.
+    noted: Mutex<Vec<(PathBuf, BTreeSet<String>)>>,
 }
 
 /// The worker for new tasks of a kind.
@@ -107,14 +111,15 @@ impl WorkerTasks {
             table: Mutex::default(),
             places: tokio::sync::Mutex::default(),
             workers: Mutex::default(),
+            noted: Mutex::default(),
         });
         let dir = inner.dir();
         let survey = tokio::task::spawn_blocking(move || discovery::survey(&dir)).await;
-        let WorkerSurvey { living, left, elsewhere } = survey.map_err(io::Error::other)??;
-        // A worker that was being started has no task and ends by itself.
-        left.iter().for_each(|dir| client::remove_worker_dir(dir));
+        let WorkerSurvey { living, left, elsewhere, notes } =
+            survey.map_err(io::Error::other)??;
+        inner.keep_noted(left);
         let (mut notices, mut found) =
-            (Vec::new(), FoundTasks { elsewhere, ..FoundTasks::default() });
+            (Vec::new(), FoundTasks { elsewhere, notes, ..FoundTasks::default() });
         for worker in living {
             let pid = worker.pid;
             match inner.adopt(worker).await {
@@ -151,6 +156,9 @@ impl WasmTasks for WorkerTasks {
         context: Arc<TaskContext>,
         spec: WasmTaskSpec,
     ) -> BoxFuture<'static, Result<String, WasmTaskError>> {
+        if let Some(started) = self.inner.spawn_at_once(&context, &spec) {
+            return Box::pin(std::future::ready(started));
+        }
         let inner = Arc::clone(&self.inner);
         // On the control runtime, because connections belong to it.
         let started =
@@ -159,14 +167,43 @@ impl WasmTasks for WorkerTasks {
         Box::pin(async move { started.await.unwrap_or(Err(WasmTaskError::RunEnded)) })
     }
 
-    fn release(&self, run: &RunId) -> BoxFuture<'static, Result<(), String>> {
-        let mut table = self.inner.table();
-        if let Some(of_run) = table.runs.get_mut(run) {
+    fn release(&self, run: &RunId) -> BoxFuture<'static, Result<(), ReleaseError>> {
+        let starts = {
+            let mut table = self.inner.table();
+            let Some(of_run) = table.runs.get_mut(run) else {
+                return Box::pin(std::future::ready(Ok(())));
+            };
             of_run.released = true;
-            of_run.worker.tell(&ToWorker::Release { run: run.to_string() });
+            let starts = !of_run.starts.is_empty();
+            // A start that meets the end of its worker needs the note again.
+            let note = if starts { of_run.note.clone() } else { of_run.note.take() };
+            of_run.worker.tell(&ToWorker::Release { run: run.to_string(), note });
+            starts
+        };
+        if !starts {
+            // The exits of its tasks tell what became of the run.
+            return Box::pin(std::future::ready(Ok(())));
         }
-        // The exits of its tasks tell what became of the run.
-        Box::pin(std::future::ready(Ok(())))
+        let (inner, run) = (Arc::clone(&self.inner), run.clone());
+        Box::pin(async move {
+            inner.confirm_starts(&run).await.map_err(|error| ReleaseError {
+                recoverable: !error.is_final(),
+                text: error.to_string(),
+            })?;
+            if let Some(of_run) = inner.table().runs.get_mut(&run) {
+                of_run.note = None;
+            }
+            Ok(())
+        })
+    }
+
+    fn note(&self, run: &RunId, about: &RunNote) -> bool {
+        let mut table = self.inner.table();
+        let Some(of_run) = table.runs.get_mut(run).filter(|of_run| !of_run.released) else {
+            return false;
+        };
+        of_run.note = notes::note_text(about);
+        of_run.note.is_some()
     }
 
     fn kill(&self, run: &RunId, id: &str) -> Result<(), WasmTaskError> {
@@ -223,6 +260,9 @@ impl WasmTasks for WorkerTasks {
         let Some(of_run) = of_run else { return };
         of_run.worker.tell(&ToWorker::ForgetRun { run: run.to_string() });
         self.inner.retire_if_unused(&of_run.worker);
+        if of_run.worker.is_lost() && of_run.worker.is_unused() {
+            of_run.worker.remove_dir();
+        }
     }
 
     fn kill_all(&self) {
@@ -240,6 +280,7 @@ impl WasmTasks for WorkerTasks {
         for run in &unknown {
             self.forget_run(run);
         }
+        self.inner.remove_noted(known);
         unknown.len()
     }
 
@@ -328,98 +369,6 @@ impl WorkerTasksInner {
         }
     }
 
-    async fn spawn(
-        self: Arc<Self>,
-        context: Arc<TaskContext>,
-        spec: WasmTaskSpec,
-    ) -> Result<String, WasmTaskError> {
-        let code: CodeFile = self.code.load_task(&context, &spec.path).await?;
-        let mut tries = 1;
-        loop {
-            let (worker, held) = self.hold(&context, spec.clone(), &code).await?;
-            match held {
-                Ok(id) => return self.add_held_task(&context.run_id, &worker, id),
-                // The end of a worker says nothing about the task: the task is started in another
-                // worker.
-                Err(WasmTaskError::Worker { reason })
-                    if worker.is_lost()
-                        && tries < WORKER_START_TRIES_MAX
-                        && self.detach_run(&context.run_id, &worker) =>
-                {
-                    tries += 1;
-                    let (run, pid) = (&context.run_id, worker.pid());
-                    tracing::warn!(%run, pid, reason, "a task is started in another worker");
-                }
-                Err(error) => return Err(error),
-            }
-        }
-    }
-
-    /// Have a task held in the worker for tasks like it.
-    async fn hold(
-        self: &Arc<Self>,
-        context: &TaskContext,
-        spec: WasmTaskSpec,
-        code: &CodeFile,
-    ) -> Result<(Arc<Worker>, Result<String, WasmTaskError>), WasmTaskError> {
-        let (key, outside) = self.key(context);
-        let network = context.network.as_ref().map(|network| network.namespace.clone());
-        let made = self
-            .worker(&key, (outside, network), |text| (context.events)(text, Vec::new()))
-            .await?;
-        // All tasks of a run are in one worker, because messages to a worker name runs.
-        let worker = {
-            let mut table = self.table();
-            if table.ended.has(&context.run_id) {
-                return Err(WasmTaskError::RunEnded);
-            }
-            let said = Some(Arc::clone(&context.events));
-            let of_run = table.runs.entry(context.run_id.clone()).or_insert_with(|| {
-                made.runs.fetch_add(1, Ordering::Relaxed);
-                WorkerRun::new(&made, false, context.cpu_mhz, said)
-            });
-            Arc::clone(&of_run.worker)
-        };
-        let sent = order::build_order(context, spec, code)?;
-        let held = worker.hold(sent.order, sent.fds).await;
-        Ok((worker, held))
-    }
-
-    /// Record that a worker holds a task of a run. Fails where the run has ended meanwhile.
-    fn add_held_task(
-        &self,
-        run: &RunId,
-        worker: &Worker,
-        id: String,
-    ) -> Result<String, WasmTaskError> {
-        let mut table = self.table();
-        let ended = table.ended.has(run);
-        match table.runs.get_mut(run).filter(|_| !ended) {
-            Some(of_run) => {
-                // A task of a run that was released before may have ended already.
-                of_run.add_task(id.clone(), None);
-                if worker.is_lost() {
-                    of_run.record_loss("it ended", self.options.clock.now());
-                }
-                Ok(id)
-            }
-            None => Err(WasmTaskError::RunEnded),
-        }
-    }
-
-    /// Take a run that has no task yet off a worker that is lost. `false`: the run has a task,
-    /// which ended with the worker.
-    fn detach_run(&self, run: &RunId, worker: &Arc<Worker>) -> bool {
-        let mut table = self.table();
-        let of_worker =
-            |of_run: &WorkerRun| Arc::ptr_eq(&of_run.worker, worker) && of_run.len() == 0;
-        let free = table.runs.get(run).is_none_or(of_worker);
-        if free {
-            table.runs.remove(run);
-        }
-        free
-    }
-
     /// The key of the worker for this task, and the directories that the worker uses besides
     /// those of allocations.
     fn key(&self, context: &TaskContext) -> (String, Vec<(PathBuf, bool)>) {
@@ -451,6 +400,23 @@ impl WorkerTasksInner {
             key = format!("{key}, network {}", network.namespace.display());
         }
         (key, outside)
+    }
+
+    /// Keep the directories of workers that are gone, until it is known which of their runs are on
+    /// record.
+    fn keep_noted(&self, left: Vec<(PathBuf, BTreeSet<String>)>) {
+        self.noted.lock().unwrap_or_else(PoisonError::into_inner).extend(left);
+    }
+
+    /// Remove the directories of workers that are gone, unless a run in `known` has its note there.
+    /// The next agent removes those.
+    fn remove_noted(&self, known: &BTreeSet<RunId>) {
+        let noted = std::mem::take(&mut *self.noted.lock().unwrap_or_else(PoisonError::into_inner));
+        for (dir, runs) in noted {
+            if !known.iter().any(|run| runs.contains(run.as_str())) {
+                process::remove_worker_dir(&dir);
+            }
+        }
     }
 
     /// The worker for new tasks of this key. It is started when there is none.

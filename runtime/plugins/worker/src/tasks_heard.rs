@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::super::client::{Worker, WorkerListener};
 use super::super::order;
-use super::super::protocol::FromWorker;
+use super::super::protocol::{FromWorker, ToWorker};
 use super::super::runs::WorkerRun;
 use super::WorkerTasksInner;
 use ostler_model::limits::WORKER_NOTICES_MAX;
@@ -33,6 +33,18 @@ impl WorkerListener for WorkerTasksInner {
                 if let Some(said) = said {
                     said(order::sanitize_text(text), Vec::new());
                 }
+            }
+            FromWorker::WantsDirs { run: name } => {
+                let Ok(run) = order::parse_run(&name) else { return };
+                let table = self.table();
+                let of_run = table.runs.get(&run).filter(|of_run| of_worker(of_run));
+                let Some(make) = of_run.and_then(|of_run| of_run.dirs.clone()) else { return };
+                drop(table);
+                let worker = Arc::clone(worker);
+                self.options.control.spawn(async move {
+                    let error = make().await.err();
+                    worker.tell(&ToWorker::DirsMade { run: name, error });
+                });
             }
             FromWorker::Welcome { notices, .. } => {
                 for notice in notices.into_iter().take(WORKER_NOTICES_MAX) {

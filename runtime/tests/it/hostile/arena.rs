@@ -123,6 +123,7 @@ impl Arena {
             ports: vec![],
             task_dir: dir.to_owned(),
             alloc_dir: dir.join("alloc"),
+            dirs: ostler_model::ports::dirs_are_made(),
             mounts: vec![],
             device_nodes: vec![],
             user: None,

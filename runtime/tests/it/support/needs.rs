@@ -33,10 +33,12 @@ pub enum Need {
     Tmux,
     /// What checks unit files.
     Systemd,
+    /// What counts system calls.
+    Strace,
 }
 
 impl Need {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 13] = [
         Self::Machine,
         Self::Programs,
         Self::Redis,
@@ -49,6 +51,7 @@ impl Need {
         Self::Browser,
         Self::Tmux,
         Self::Systemd,
+        Self::Strace,
     ];
 
     const fn name(self) -> &'static str {
@@ -65,6 +68,7 @@ impl Need {
             Self::Browser => "browser",
             Self::Tmux => "tmux",
             Self::Systemd => "systemd",
+            Self::Strace => "strace",
         }
     }
 }

@@ -48,6 +48,33 @@ async fn the_allocation_directory_has_its_shape_and_secrets_are_private() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_wasm_task_that_asks_for_no_directory_has_none_and_one_that_asks_has_all() {
+    let agent = TestAgent::start().await;
+    let quiet = wasm("quiet", "guest:hello", &[], "");
+    let asks = wasm("asks", "guest:toolbox", &["write", "/local/note", "kept"], "");
+    let module = wasm("module", "guest:toolbox-p1", &["write", "/local/note", "kept"], "");
+    let result = agent.run(&groups([quiet, asks, module])).await;
+    assert_successful(&result);
+    let dir = |task: &str| agent.alloc_dir(&result, task);
+    let names = |path: std::path::PathBuf| {
+        let mut names: Vec<_> =
+            std::fs::read_dir(path).unwrap().map(|one| one.unwrap().file_name()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names(dir("quiet")), ["alloc"]);
+    for task in ["asks", "module"] {
+        assert_eq!(names(dir(task).join("alloc")), ["data", "logs", "tmp"]);
+        assert_eq!(names(dir(task).join(task)), ["local", "secrets", "tmp"]);
+        assert_eq!(
+            std::fs::read_to_string(dir(task).join(task).join("local/note")).unwrap(),
+            "kept"
+        );
+    }
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_wasm_task_sees_its_own_directories_and_nothing_else() {
     let agent = TestAgent::start().await;
     let link = "ln -s /etc $NOMAD_ALLOC_DIR/data/etc; echo private > $NOMAD_SECRETS_DIR/key";

@@ -85,7 +85,7 @@ async fn the_way_back_from_a_file_leads_to_its_directory_and_files_have_addresse
     page.browser.shows("ready").await;
     page.browser.value("history.back()").await;
     at("/alloc/logs").await;
-    page.browser.shows("t.stderr.0").await;
+    page.browser.shows("t.stdout.0").await;
     page.browser.value("history.back()").await;
     at("/alloc").await;
     page.browser

@@ -42,9 +42,11 @@ impl Placed {
                     continue;
                 }
                 let (session, mut arrivals) = ClusterSession::drive(socket.compat(), true);
-                told.send_replace(Some(session));
+                told.send_replace(Some(session.clone()));
                 let double = of_server.clone();
                 tokio::spawn(async move {
+                    // A connection ends with its last handle, also when another one has come.
+                    let _session = session;
                     while let Some(stream) = arrivals.recv().await {
                         tokio::spawn(double.clone().answer_calls(stream));
                     }

@@ -14,8 +14,8 @@ use ostler_model::ids::{PluginName, RunId};
 use ostler_model::json::JsonObject;
 use ostler_model::ports::{
     Adoption, BoxFuture, Capabilities, Diagnostic, Drivers, FsIsolation, InspectResult,
-    PluginCallError, ProcessIdentity, RunNote, StartedTask, SupervisorIdentity, TaskConfig,
-    TaskContext, TaskDriver, Workloads,
+    PluginCallError, ProcessIdentity, ReleaseError, RunNote, StartedTask, SupervisorIdentity,
+    TaskConfig, TaskContext, TaskDriver, Workloads,
 };
 use ostler_model::task::{DriverHandle, ExitResult, RawExit, Workload};
 use ostler_state::records::{AllocKey, TaskLocalKey};
@@ -376,7 +376,7 @@ impl Workloads for World {
         })
     }
 
-    fn release(&self, id: &RunId) -> BoxFuture<'static, Result<(), String>> {
+    fn release(&self, id: &RunId) -> BoxFuture<'static, Result<(), ReleaseError>> {
         let (world, id) = (self.clone(), id.clone());
         Box::pin(async move {
             world.pass(&format!("let {id} go")).await;

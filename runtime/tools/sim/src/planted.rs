@@ -28,10 +28,10 @@ pub const PLANTED: &[Planted] = &[
     defect("beyond-count-runs-on", 0, "a smaller count stops nothing"),
     defect("canaries-never-promoted", 19, "healthy canaries are not promoted by themselves"),
     defect("clock-with-one-reading", 349, "waits follow the time of day"),
-    defect("delay-outlives-kill", 15, "a kill while a restart waits is ignored"),
+    defect("delay-outlives-kill", 16, "a kill while a restart waits is ignored"),
     defect("deployment-without-deadline", 11, "nobody looks when a deployment's time is over"),
     defect("devices-free-at-stop", 22, "devices are free when the stop is told"),
-    defect("devices-kept", 153, "devices of what has ended are not released"),
+    defect("devices-kept", 37, "devices of what has ended are not released"),
     defect("ended-place-forgotten", 0, "collected work runs again"),
     defect("ended-place-unwritten", 0, "collected work runs again after a restart of the agent"),
     defect(
@@ -48,8 +48,8 @@ pub const PLANTED: &[Planted] = &[
     defect("not-prepared-after-reboot", 37, "a restarted machine prepares nothing anew"),
     defect("previous-not-awaited", 5, "a replacement waits for nothing"),
     defect("stop-lost-at-restart", 8, "an allocation that is to stop runs on with the next agent"),
-    defect("stop-without-kill", 0, "what ignores its stop is not killed"),
-    defect("successors-without-end", 11, "failed allocations get successors beyond their attempts"),
+    defect("stop-without-kill", 2, "what ignores its stop is not killed"),
+    defect("successors-without-end", 52, "failed allocations get successors beyond their attempts"),
 ];
 
 /// The defect of this name.

@@ -125,7 +125,9 @@ fn what_is_denied_is_not_missing_and_not_granted() {
     assert_eq!(imports, ["ostler:plugin/command@0.1.0", "wasi:httpx/other@0.2.6"]);
     assert!(missing.to_string().contains("if it can do without, refuse it with deny"), "{missing}");
     assert!(!deny(&["wasi:clocks"]).denies("wasi:clocks/wall-clock@0.2.6"), "the harmless stays");
-    assert!(grants.opens_only_files() && !Grants { process: true, ..grants }.opens_only_files());
+    let near = Grants { process: true, wasm_task: true, ..grants };
+    assert!(near.opens_only_files(), "their starts leave the thread of the caller");
+    assert!(!Grants { env: args(&["HOME"]), ..near }.opens_only_files());
 }
 
 #[test]

@@ -51,9 +51,6 @@ pub const OVERDUE_TICKS: u8 = 2;
 /// Guests may have one in this many of the descriptors that the agent's process may have: the rest is for the
 /// API, state, logs and supervisors.
 pub const GUEST_DESCRIPTORS_PART: u64 = 3;
-/// Number of descriptors of that rest that are for everything but the directories of logs, of which each WASM
-/// task has one.
-pub const PROCESS_DESCRIPTORS_RESERVE: u64 = 256;
 /// Descriptors that a privileged agent allows itself and its workers: those of 50,000 WASM tasks of which
 /// each uses the directories it was given. The kernel's own default of what one process may have
 /// (`fs.nr_open`).
@@ -117,8 +114,6 @@ pub const TASK_WEIGHT: std::ops::RangeInclusive<u32> = 10..=1_000_000;
 /// among them) could run into their deadline; at 5 it gets a quarter. By the kernel's weights for
 /// nice levels (15 and 335 against 1024), not measured.
 pub const GUEST_NICE: i32 = 5;
-/// Fewest threads for timers and I/O: one busy thread must not stop the others.
-pub const CONTROL_THREADS_MIN: usize = 2;
 /// Niceness of control threads where it is allowed: with [`GUEST_NICE`] one weighs 28 guest threads.
 /// Without it a neighbour's p99 was up to twelve times as long under attack (bench `containment`).
 pub const CONTROL_NICE: i32 = -10;

@@ -21,6 +21,7 @@ use ostler_lifecycle::alloc::{self, DiskWatch};
 use ostler_lifecycle::context::NodeContext;
 use ostler_lifecycle::services::NodeServices;
 use ostler_lifecycle::task;
+use ostler_lifecycle::task::late_dirs::LateDirsQueue;
 use ostler_model::ids::AllocId;
 use ostler_model::limits::KILL_TIMEOUT_MAX;
 use ostler_model::network::Networks;
@@ -112,6 +113,7 @@ pub(super) async fn build_context(
     let (alloc_root, meter) = (data_dir.join("allocs"), Arc::clone(&gauge));
     let context = NodeContext {
         disk_watch: DiskWatch::new(alloc_root.clone(), meter, options.clock.clone()),
+        late_dirs: LateDirsQueue::default(),
         alloc_root,
         drivers: Arc::new(managers.drivers.clone()),
         workloads: Arc::clone(&managers.workloads),

@@ -14,6 +14,7 @@ use ostler_lifecycle::task::env::NodeFacts;
 use ostler_model::alloc::{Allocation, DesiredStatus};
 use ostler_model::causes;
 use ostler_model::clock;
+use ostler_model::disk_work::run_disk_work;
 use ostler_model::ids::AllocId;
 use ostler_model::limits::{GC_DESTROY_WALL_MAX, GC_MEASURE_WALL_MAX};
 use ostler_model::planted::planted;
@@ -119,7 +120,7 @@ impl NodeOwner {
                 // gives the reason.
                 let at = Arc::clone(&node);
                 let removed = move || remove_rest(&at.alloc_root, alloc);
-                let removed = clock::run_blocking(removed).await;
+                let removed = run_disk_work(removed).await;
                 let removed =
                     removed.unwrap_or_else(|_| Err("its removal ended unexpectedly".to_owned()));
                 removed.map_err(|why| NotRemoved { why, left: RemovalLeft::Directory })?;

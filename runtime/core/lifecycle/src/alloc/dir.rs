@@ -36,6 +36,7 @@ pub(super) mod lock;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use cap_std::fs::Dir;
 use rustix::fs::Mode;
@@ -47,6 +48,7 @@ use self::lock::AllocDirLock;
 use super::remove::remove_tree;
 pub use super::remove::{UndeletedEntry, UndeletedParts, UndeletedReason};
 use ostler_model::ids::{AllocId, TaskName};
+use ostler_model::ports::LogDir;
 
 /// Name of the shared directory; no task can have it.
 pub(super) const SHARED: &str = "alloc";
@@ -74,6 +76,20 @@ pub struct TaskDir {
     pub secrets: PathBuf,
     /// The task's temporary files.
     pub tmp: PathBuf,
+}
+
+impl TaskDir {
+    /// The paths of a task's directories in the directory of an allocation.
+    #[must_use]
+    pub fn below(alloc_dir: &Path, task: &TaskName) -> Self {
+        let path = alloc_dir.join(task.as_str());
+        Self {
+            local: path.join("local"),
+            secrets: path.join("secrets"),
+            tmp: path.join("tmp"),
+            path,
+        }
+    }
 }
 
 impl AllocDir {
@@ -104,6 +120,34 @@ impl AllocDir {
             ensure_shared(shared.as_fd(), name, PUBLIC, &shared_path.join(name))?;
         }
         Ok(Self { alloc, path, dir })
+    }
+
+    /// Make the directory of a new allocation with that of its logs, and nothing else.
+    ///
+    /// # Errors
+    /// As [`AllocDir::create`].
+    pub fn create_bare(root: &Path, alloc: AllocId) -> Result<(), AllocDirError> {
+        /// Whether new directories have the mode that is asked for, which the first ones show.
+        static MODES_HOLD: AtomicBool = AtomicBool::new(false);
+        let held = AllocDirLock::take(&[alloc])?;
+        let path = absolute_root(root)?.join(alloc.to_string());
+        let logs = path.join(SHARED).join("logs");
+        // No task of this allocation has run: nobody else changes these directories.
+        let made = MODES_HOLD.load(Ordering::Relaxed)
+            && [&path, &path.join(SHARED), &logs]
+                .into_iter()
+                .all(|dir| rustix::fs::mkdir(dir, PUBLIC).is_ok());
+        drop(held);
+        if made {
+            return Ok(());
+        }
+        drop(Self::create(root, alloc)?);
+        let modes = [&path, &logs].map(|dir| {
+            let found = rustix::fs::stat(dir);
+            found.is_ok_and(|found| Mode::from_raw_mode(found.st_mode) == PUBLIC)
+        });
+        MODES_HOLD.store(modes == [true; 2], Ordering::Relaxed);
+        Ok(())
     }
 
     /// Open the directory of an allocation that was there before.
@@ -167,6 +211,24 @@ impl AllocDir {
         super::secrets::detach_all(root_fd.as_fd(), &name);
         remove_tree(root_fd.as_fd(), &name)
             .map_err(|left| AllocDirError::Left { path: root.join(&name), left })
+    }
+
+    /// Remove a directory that [`AllocDir::create_bare`] made and to which nothing but the first log
+    /// files of these tasks came. `false`: there is more, and [`AllocDir::destroy`] removes it.
+    pub fn destroy_bare(root: &Path, alloc: AllocId, tasks: &[TaskName]) -> bool {
+        let (Ok(_held), Ok(root)) = (AllocDirLock::take(&[alloc]), absolute_root(root)) else {
+            return false;
+        };
+        // No task saw these directories, so no link can be among them.
+        let path = root.join(alloc.to_string());
+        let shared = path.join(SHARED);
+        let logs = shared.join("logs");
+        for task in tasks {
+            for stream in ["stdout", "stderr"] {
+                let _absent = rustix::fs::unlink(logs.join(format!("{task}.{stream}.0")));
+            }
+        }
+        [&logs, &shared, &path].into_iter().all(|dir| rustix::fs::rmdir(dir).is_ok())
     }
 
     /// `<root>/<alloc id>`, absolute.
@@ -258,6 +320,16 @@ impl AllocDir {
     /// # Errors
     /// [`AllocDirError::ReservedTaskName`] for a task named `alloc`; else as [`AllocDir::create`].
     pub fn create_task(&self, task: &TaskName) -> Result<TaskDir, AllocDirError> {
+        self.create_task_with(task, || Ok(()))
+    }
+
+    /// As [`AllocDir::create_task`]; `before_last` is done before the last directory, `tmp`, is made.
+    /// So whoever sees that one sees the others as they stay.
+    pub(super) fn create_task_with(
+        &self,
+        task: &TaskName,
+        before_last: impl FnOnce() -> Result<(), AllocDirError>,
+    ) -> Result<TaskDir, AllocDirError> {
         if task.as_str() == SHARED {
             return Err(AllocDirError::ReservedTaskName { name: task.clone() });
         }
@@ -266,6 +338,7 @@ impl AllocDir {
         let dir = ensure(self.dir.as_fd(), task.as_str(), PUBLIC, &paths.path)?;
         ensure_closed(dir.as_fd(), "local", PUBLIC, &paths.local)?;
         ensure_closed(dir.as_fd(), "secrets", PRIVATE, &paths.secrets)?;
+        before_last()?;
         ensure_closed(dir.as_fd(), "tmp", PUBLIC, &paths.tmp)?;
         Ok(paths)
     }
@@ -288,14 +361,16 @@ impl AllocDir {
     /// The paths of a task's directories, whether they exist or not.
     #[must_use]
     pub fn task(&self, task: &TaskName) -> TaskDir {
-        let path = self.path.join(task.as_str());
-        TaskDir {
-            local: path.join("local"),
-            secrets: path.join("secrets"),
-            tmp: path.join("tmp"),
-            path,
-        }
+        TaskDir::below(&self.path, task)
     }
+}
+
+/// Where the output of the tasks of an allocation lies, for their streams.
+#[must_use]
+pub fn logs_of(root: &Path, alloc: AllocId) -> LogDir {
+    let path = Path::new(&alloc.to_string()).join(SHARED).join("logs");
+    let root = std::path::absolute(root).unwrap_or_else(|_| root.to_owned());
+    LogDir::Below { root: root.into(), path: path.into() }
 }
 
 /// Take all rights of other users from a directory that the agent owns.

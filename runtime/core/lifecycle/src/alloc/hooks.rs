@@ -48,10 +48,12 @@ use super::services::AllocServices;
 use crate::by_task::ByTask;
 use crate::context::{AllocContext, NodeContext};
 use crate::queue;
+use crate::task::late_dirs::LateDirs;
 use crate::task::{LogSlot, MadeDirs, TaskHandle};
 use crate::watch;
 use ostler_model::alloc::{AllocState, Allocation, ClientStatus};
 use ostler_model::causes;
+use ostler_model::disk_work::run_disk_work;
 use ostler_model::event::TaskEvent;
 use ostler_model::ids::{AllocId, TaskName};
 use ostler_model::limits::HOOK_WALL_MAX;
@@ -104,6 +106,8 @@ pub struct FirstRun {
     pub task: TaskName,
     /// Where the task finds its directories.
     pub made: MadeDirs,
+    /// Makes them, if they are made late.
+    pub dirs: Arc<LateDirs>,
     /// Where the task finds its log files.
     pub logs: LogSlot,
 }
@@ -137,12 +141,34 @@ impl AllocScope {
         &self,
         change: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, String> {
+        let change = self.hold_disk(change).await;
+        ostler_model::clock::run_blocking(change).await.map_err(|e| e.to_string())
+    }
+
+    /// As [`AllocScope::on_disk`], for a change that is short as long as the disk is well. Many
+    /// allocations share few threads for these.
+    ///
+    /// # Errors
+    /// When `change` panicked.
+    pub async fn on_disk_shortly<T: Send + 'static>(
+        &self,
+        change: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, String> {
+        let change = self.hold_disk(change).await;
+        run_disk_work(change).await.map_err(|e| e.to_string())
+    }
+
+    /// The same change, which holds the directory until it has ended.
+    async fn hold_disk<T, F>(&self, change: F) -> impl FnOnce() -> T + Send + use<T, F>
+    where
+        T: Send + 'static,
+        F: FnOnce() -> T + Send + 'static,
+    {
         let held = Arc::clone(&self.disk).lock_owned().await;
-        let change = move || {
+        move || {
             let _held = held;
             change()
-        };
-        ostler_model::clock::run_blocking(change).await.map_err(|e| e.to_string())
+        }
     }
 }
 

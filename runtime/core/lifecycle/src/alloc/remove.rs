@@ -23,7 +23,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Dir, Mode, OFlags};
+use rustix::fs::{AtFlags, Dir, DirEntry, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::dir::at::{DIRECTORY_FLAGS, is_dots, open_same_mount};
@@ -102,10 +102,9 @@ impl fmt::Display for UndeletedParts {
 
 /// Remove `name` in `parent` and everything below it. A file or link of this name is removed too.
 pub(super) fn remove_tree(parent: BorrowedFd<'_>, name: &str) -> Result<(), UndeletedParts> {
-    let mut removal =
-        TreeRemoval { left: UndeletedParts::default(), moved: 0, budget: REMOVE_ENTRIES_MAX };
+    let mut removal = TreeRemoval::new(REMOVE_ENTRIES_MAX);
     let at = Path::new(name);
-    let gone = match unlink(parent, name) {
+    let gone = match unlink(parent, name, FileType::Directory) {
         UnlinkOutcome::Gone => true,
         UnlinkOutcome::Directory => removal.clear(parent, name, at, 0),
         UnlinkOutcome::Refused(error) => removal.refuse(at, error),
@@ -121,9 +120,13 @@ struct TreeRemoval {
 }
 
 /// Handles one entry. True: the entry is gone, or changed so that another pass may help.
-type Deal<'a> = &'a mut dyn FnMut(&mut TreeRemoval, &CStr) -> bool;
+type Deal<'a> = &'a mut dyn FnMut(&mut TreeRemoval, &DirEntry) -> bool;
 
 impl TreeRemoval {
+    const fn new(budget: u64) -> Self {
+        Self { left: UndeletedParts { entries: Vec::new(), count: 0 }, moved: 0, budget }
+    }
+
     /// Empty a directory in its place, and remove it.
     fn clear<P>(&mut self, parent: BorrowedFd<'_>, name: P, at: &Path, pinned: usize) -> bool
     where
@@ -136,14 +139,15 @@ impl TreeRemoval {
             Ok(top) => top,
             Err(error) => return self.refuse_open(at, error),
         };
-        self.drain(&top, at, &mut |removal, entry| removal.flatten(&top, entry, at, pinned))
-            && self.remove_empty(parent, name, at)
+        self.drain(parent, name, &top, at, &mut |removal, entry| {
+            removal.flatten(&top, entry, at, pinned)
+        })
     }
 
     /// Remove an entry of the top directory; subdirectories of it that are not empty move up.
-    fn flatten(&mut self, top: &OwnedFd, name: &CStr, at: &Path, pinned: usize) -> bool {
-        let at = join(at, name);
-        match unlink(top.as_fd(), name) {
+    fn flatten(&mut self, top: &OwnedFd, entry: &DirEntry, at: &Path, pinned: usize) -> bool {
+        let (name, at) = (entry.file_name(), join(at, entry.file_name()));
+        match unlink(top.as_fd(), name, entry.file_type()) {
             UnlinkOutcome::Gone => return true,
             UnlinkOutcome::Refused(error) => return self.refuse(&at, error),
             UnlinkOutcome::Directory => {}
@@ -153,32 +157,44 @@ impl TreeRemoval {
             Err(error) => return self.refuse_open(&at, error),
         };
         let moved = self.moved;
-        let emptied =
-            self.drain(&child, &at, &mut |removal, entry| match unlink(child.as_fd(), entry) {
+        let gone = self.drain(top.as_fd(), name, &child, &at, &mut |removal, entry| {
+            let name = entry.file_name();
+            match unlink(child.as_fd(), name, entry.file_type()) {
                 UnlinkOutcome::Gone => true,
-                UnlinkOutcome::Refused(error) => removal.refuse(&join(&at, entry), error),
+                UnlinkOutcome::Refused(error) => removal.refuse(&join(&at, name), error),
                 UnlinkOutcome::Directory => {
-                    removal.move_up(child.as_fd(), entry, top.as_fd())
-                        || removal.clear(child.as_fd(), entry, &join(&at, entry), pinned + 1)
+                    removal.move_up(child.as_fd(), name, top.as_fd())
+                        || removal.clear(child.as_fd(), name, &join(&at, name), pinned + 1)
                 }
-            });
-        let gone = emptied && self.remove_empty(top.as_fd(), name, &at);
+            }
+        });
         gone || self.moved != moved
     }
 
-    /// Handle every entry of a directory, pass after pass until a pass changes nothing. True when
-    /// nothing is left; otherwise each entry that is left is noted once.
-    fn drain(&mut self, dir: &OwnedFd, at: &Path, deal: Deal<'_>) -> bool {
+    /// Handle every entry of the directory `name` in `parent`, which is open, and remove it. Where
+    /// something is left, there is pass after pass until one changes nothing. True when the directory
+    /// is gone; otherwise each entry that is left is noted once.
+    fn drain<P>(
+        &mut self,
+        parent: BorrowedFd<'_>,
+        name: P,
+        dir: &OwnedFd,
+        at: &Path,
+        deal: Deal<'_>,
+    ) -> bool
+    where
+        P: rustix::path::Arg + Copy,
+    {
         let (names, count) = (self.left.entries.len(), self.left.count);
+        let mut entries = match Dir::read_from(dir) {
+            Ok(entries) => entries,
+            Err(error) => return self.refuse(at, error),
+        };
         loop {
             self.left.entries.truncate(names);
             self.left.count = count;
             let (mut changed, mut stuck) = (false, false);
-            let entries = match Dir::read_from(dir) {
-                Ok(entries) => entries,
-                Err(error) => return self.refuse(at, error),
-            };
-            for entry in entries {
+            for entry in &mut entries {
                 let entry = match entry {
                     Ok(entry) => entry,
                     Err(error) => return self.refuse(at, error),
@@ -190,13 +206,21 @@ impl TreeRemoval {
                     return self.leave(at, UndeletedReason::StillWritten);
                 }
                 self.budget -= 1;
-                let dealt = deal(self, entry.file_name());
+                let dealt = deal(self, &entry);
                 changed |= dealt;
                 stuck |= !dealt;
             }
-            if !changed {
-                return !stuck;
+            if !stuck {
+                match rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR) {
+                    Ok(()) | Err(Errno::NOENT) => return true,
+                    // Somebody still writes, or children have moved up. An immutable parent hides that.
+                    Err(_) if changed => {}
+                    Err(error) => return self.refuse(at, error),
+                }
+            } else if !changed {
+                return false;
             }
+            entries.rewind();
         }
     }
 
@@ -204,7 +228,6 @@ impl TreeRemoval {
         while self.budget > 0 {
             self.budget -= 1;
             let to = format!(".removing-{}", self.moved);
-            self.moved += 1;
             let mut renamed = rustix::fs::renameat(from, name, top, &to);
             if renamed == Err(Errno::ACCESS) {
                 // A move changes `..` in the directory, so the directory itself must be writable.
@@ -213,26 +236,19 @@ impl TreeRemoval {
             }
             match renamed {
                 // The rename may replace an empty directory, which was to go as well.
-                Ok(()) | Err(Errno::NOENT) => return true,
+                Ok(()) | Err(Errno::NOENT) => {
+                    self.moved += 1;
+                    return true;
+                }
                 // A task, or a removal that was cut short, left such a name: take the next.
-                Err(Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR | Errno::ISDIR) => {}
+                Err(Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR | Errno::ISDIR) => {
+                    self.moved += 1;
+                }
                 Err(_) => break,
             }
         }
         // The directory was not moved. The caller empties it in its place and reports what changed.
-        self.moved -= 1;
         false
-    }
-
-    /// Remove a directory that was empty a moment ago.
-    fn remove_empty<P>(&mut self, parent: BorrowedFd<'_>, name: P, at: &Path) -> bool
-    where
-        P: rustix::path::Arg + Copy,
-    {
-        match rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR) {
-            Ok(()) | Err(Errno::NOENT) => true,
-            Err(error) => self.refuse(at, error),
-        }
     }
 
     /// Note a directory that could not be opened. True when it is gone, so that another
@@ -271,8 +287,21 @@ enum UnlinkOutcome {
     Refused(Errno),
 }
 
-/// Unlink a file or an empty directory.
-fn unlink<P: rustix::path::Arg + Copy>(dir: BorrowedFd<'_>, name: P) -> UnlinkOutcome {
+/// Unlink a file or an empty directory. `kind` is what it was when the directory was read; where that
+/// is not so any more, the other way is tried too.
+fn unlink<P>(dir: BorrowedFd<'_>, name: P, kind: FileType) -> UnlinkOutcome
+where
+    P: rustix::path::Arg + Copy,
+{
+    if kind == FileType::Directory {
+        match rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR) {
+            Ok(()) | Err(Errno::NOENT) => return UnlinkOutcome::Gone,
+            Err(Errno::NOTEMPTY | Errno::EXIST) => return UnlinkOutcome::Directory,
+            // A mount point, found before anything in it is looked at.
+            Err(Errno::BUSY) => return UnlinkOutcome::Refused(Errno::BUSY),
+            Err(_) => {}
+        }
+    }
     let file_error = match rustix::fs::unlinkat(dir, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => return UnlinkOutcome::Gone,
         // A directory: Linux says ISDIR, POSIX PERM. PERM is also an immutable file.
@@ -282,7 +311,6 @@ fn unlink<P: rustix::path::Arg + Copy>(dir: BorrowedFd<'_>, name: P) -> UnlinkOu
     match rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR) {
         Ok(()) | Err(Errno::NOENT) => UnlinkOutcome::Gone,
         Err(Errno::NOTDIR) => UnlinkOutcome::Refused(file_error),
-        // A mount point, found before anything in it is looked at.
         Err(Errno::BUSY) => UnlinkOutcome::Refused(Errno::BUSY),
         Err(_) if is_directory(dir, name) => UnlinkOutcome::Directory,
         Err(error) => UnlinkOutcome::Refused(error),
@@ -293,7 +321,7 @@ fn unlink<P: rustix::path::Arg + Copy>(dir: BorrowedFd<'_>, name: P) -> UnlinkOu
 /// as a directory.
 fn is_directory<P: rustix::path::Arg>(dir: BorrowedFd<'_>, name: P) -> bool {
     rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)
-        .is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir())
+        .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode).is_dir())
 }
 
 /// Open a directory and make it writable for its owner.

@@ -340,12 +340,37 @@ fn a_link_swapped_with_a_directory_again_and_again_leads_nowhere() {
 }
 
 #[test]
+fn a_tree_that_may_not_go_itself_is_emptied_to_the_last_level() {
+    let root = tempfile::tempdir().unwrap();
+    let tree = root.path().join("tree");
+    for i in 0..3 {
+        fs::create_dir_all(tree.join(format!("a{i}/b/c/d"))).unwrap();
+        fs::write(tree.join(format!("a{i}/b/c/d/file")), "").unwrap();
+    }
+    let Some(_immutable) = Immutable::make(&[root.path().to_owned()]) else { return };
+    let left = remove(&root).unwrap_err();
+    assert_eq!(left.count, 1, "{left}");
+    assert_eq!(fs::read_dir(&tree).unwrap().count(), 0, "{left}");
+}
+
+#[test]
+fn a_removal_whose_budget_is_spent_moves_nothing() {
+    let root = tempfile::tempdir().unwrap();
+    fs::create_dir_all(root.path().join("tree/a/b/c")).unwrap();
+    for budget in 0..6 {
+        let mut removal = TreeRemoval::new(budget);
+        let gone = removal.clear(parent(&root).as_fd(), "tree", Path::new("tree"), 0);
+        assert!(gone || !removal.left.entries.is_empty(), "budget {budget}");
+    }
+}
+
+#[test]
 fn a_process_that_goes_on_writing_ends_the_removal_at_its_budget() {
     let root = tempfile::tempdir().unwrap();
     let tree = root.path().join("tree");
     fs::create_dir_all(tree.join("a/b/c")).unwrap();
     (0..50).for_each(|i| fs::write(tree.join(format!("a/{i}")), "").unwrap());
-    let mut removal = TreeRemoval { left: UndeletedParts::default(), moved: 0, budget: 10 };
+    let mut removal = TreeRemoval::new(10);
     assert!(!removal.clear(parent(&root).as_fd(), "tree", Path::new("tree"), 0));
     assert!(
         removal.left.entries.iter().any(|entry| matches!(entry.why, UndeletedReason::StillWritten))

@@ -46,12 +46,13 @@ pub(crate) fn create_task(
     task: &Task,
     memory: bool,
 ) -> Result<TaskDir, AllocDirError> {
-    let made = dir.create_task(&task.name)?;
-    if memory {
-        let size_mb = task.resources.secrets_mb.unwrap_or(SECRETS_MB_DEFAULT);
-        mount_in_memory(dir, &task.name, size_mb)?;
-    }
-    Ok(made)
+    dir.create_task_with(&task.name, || {
+        if memory {
+            let size_mb = task.resources.secrets_mb.unwrap_or(SECRETS_MB_DEFAULT);
+            mount_in_memory(dir, &task.name, size_mb)?;
+        }
+        Ok(())
+    })
 }
 
 /// Mount a file system in memory for the secrets of a task, at most `size_mb` MiB large.

@@ -217,7 +217,8 @@ async fn release_run(
         record.update_with_other_starts(|_| {}).await.map_err(failed)?;
     }
     let released = scope.node.workloads.release(&run.id).await;
-    released.map_err(|error| TaskStartError { error, recoverable: true })
+    released
+        .map_err(|failed| TaskStartError { error: failed.text, recoverable: failed.recoverable })
 }
 
 /// Keep a note that says which task the run belongs to, for an agent whose state file does not know

@@ -167,6 +167,7 @@ impl TaskRun {
             ports: allocation.ports.clone(),
             task_dir: task_dir.map(|dir| dir.path).unwrap_or_default(),
             alloc_dir,
+            dirs: scope.dirs.maker(),
             mounts: reservation.mounts,
             device_nodes: Vec::new(),
             user: None,

@@ -2,9 +2,6 @@
 
 use std::path::Path;
 
-use cap_std::ambient_authority;
-use cap_std::fs::Dir;
-
 use super::*;
 use ostler_logs::TaskLogs;
 use ostler_model::ids::AllocId;
@@ -13,8 +10,8 @@ use ostler_model::ports::ByteSink as _;
 use ostler_model::rng::Rng;
 
 fn logs(dir: &Path) -> TaskLogs {
-    let dir = Dir::open_ambient_dir(dir, ambient_authority()).unwrap();
-    TaskLogs::open(&dir, &TaskName::new("web").unwrap(), &LogConfig::default()).unwrap()
+    let dir = std::os::fd::OwnedFd::from(std::fs::File::open(dir).unwrap()).into();
+    TaskLogs::new(&dir, &TaskName::new("web").unwrap(), &LogConfig::default(), false)
 }
 
 #[tokio::test]

@@ -19,7 +19,7 @@ use ostler_model::ports::{IdentityRecorder, ProcessIdentity};
 use ostler_model::task::{DriverHandle, Workload};
 use ostler_model::time::Timestamp;
 
-/// Version of [`RunKept`] in handles.
+/// Version of [`NomadRunRecord`] in handles.
 pub(crate) const VERSION: i32 = 1;
 
 /// All that is needed to own a run again after a restart.

@@ -222,7 +222,7 @@ impl DriverTasks {
         let kept = kept.map_err(|error| {
             errors::start_status(format!("the run cannot be recorded: {error}"), true)
         })?;
-        let released = self.live.workloads.release(&kept.run).await;
+        let released = self.live.workloads.release(&kept.run).await.map_err(|error| error.text);
         released.map_err(|error| errors::start_status(error, true))?;
         Ok(kept)
     }

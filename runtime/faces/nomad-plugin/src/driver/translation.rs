@@ -114,6 +114,7 @@ pub(crate) fn task_context(
         ports: ports(&resources),
         task_dir: dir.join(&task.name),
         alloc_dir: dir.join("alloc"),
+        dirs: ostler_model::ports::dirs_are_made(),
         mounts: mounts(task),
         device_nodes: Vec::new(),
         user: None,

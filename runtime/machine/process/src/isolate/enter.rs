@@ -3,9 +3,13 @@
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 
+use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
+use super::empty::EmptyMounts;
+use super::inside::Handover;
+use super::root::RootError;
 use super::{IsolationSetup, filter, inside, sys, vfork_child};
 use crate::child::{self, ChildPlan, ForkKind, HeldChild};
 use ostler_model::isolation::IsolationKind;
@@ -26,18 +30,20 @@ impl Init {
 }
 
 /// Fork a child that waits for its go, in its namespaces. Both are children of this process.
+/// `empty`: the namespace that is copied for its mounts; the node's own without one.
 pub(in super::super) fn fork(
     plan: &ChildPlan,
     setup: &IsolationSetup,
+    empty: Option<&EmptyMounts>,
 ) -> io::Result<(HeldChild, Option<Init>)> {
     let (life_end, life) = child::pipe()?;
     let child = child::ChildImage::new(plan)?;
     let shim = rustix::process::getpid();
-    let helper = Helper { setup, plan, child: &child, life: &life_end, shim };
+    let helper = Helper { setup, plan, empty, child: &child, life: &life_end, shim };
     let mut both = ForkedPair::default();
     // SAFETY: a shim has one thread and its signals are blocked; what is forked does not come back.
     unsafe {
-        vfork_child::run_vfork(|| {
+        vfork_child::run_vfork(0, || {
             both.failed = helper.fork_both(&mut both).err();
         })?;
     }
@@ -89,6 +95,7 @@ const NAMESPACES: [(IsolationKind, libc::c_int); 4] = [
 struct Helper<'a> {
     setup: &'a IsolationSetup,
     plan: &'a ChildPlan,
+    empty: Option<&'a EmptyMounts>,
     child: &'a child::ChildImage,
     life: &'a OwnedFd,
     shim: Pid,
@@ -97,12 +104,9 @@ struct Helper<'a> {
 impl Helper<'_> {
     /// Runs in the shim's memory, beside its descriptors and namespaces.
     fn fork_both(&self, both: &mut ForkedPair) -> io::Result<()> {
-        if self.setup.user_namespace {
-            enter_user_namespace()?;
-        }
-        // Init and the task share them, so /proc/1 shows the task no more than its own entry does.
-        let flags = NAMESPACES.iter().filter(|(part, _)| self.setup.has(*part));
-        sys::unshare(flags.fold(0, |flags, (_, flag)| flags | flag))?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let proc = rustix::fs::open(c"/proc", flags, Mode::empty()).ok();
+        let handover = Handover { proc, root: self.enter_namespaces()? };
         let cgroup = self.plan.cgroup.as_ref();
         let alone = self.setup.has(IsolationKind::Pids);
         if alone {
@@ -117,11 +121,29 @@ impl Helper<'_> {
         let (task, moved) = unsafe { child::fork_in(cgroup, ForkKind::Sibling)? };
         if task == 0 {
             let parent = (!alone).then_some(self.shim);
-            inside::run(self.plan, self.child, self.setup, parent);
+            inside::run(self.plan, self.child, self.setup, handover, parent);
         }
         both.task = Pid::from_raw(task);
         both.moved = moved;
         Ok(())
+    }
+
+    /// Make the namespaces, and the root where mounts are one of them.
+    fn enter_namespaces(&self) -> io::Result<Result<(), RootError>> {
+        let setup = self.setup;
+        if setup.user_namespace {
+            enter_user_namespace()?;
+        }
+        // Init and the task share them, so /proc/1 shows the task no more than its own entry does.
+        let flags = NAMESPACES.iter().filter(|(part, _)| setup.has(*part));
+        let flags = flags.fold(0, |flags, (_, flag)| flags | flag);
+        if !setup.has(IsolationKind::Mounts) {
+            return sys::unshare(flags).map(Ok);
+        }
+        // In a user namespace neither device nodes can be made nor the node's namespaces be joined.
+        let owner = self.plan.ids.as_ref().filter(|_| !setup.user_namespace);
+        let empty = self.empty.filter(|_| !setup.user_namespace);
+        setup.root.enter(empty, flags, owner)
     }
 }
 

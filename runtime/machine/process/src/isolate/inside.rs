@@ -14,21 +14,36 @@ use super::{IsolationSetup, filter, privileges, rules as landlock};
 use crate::child::{self, ChildImage, ChildPlan, ChildStep};
 use ostler_model::isolation::IsolationKind;
 
+/// What the helper hands over to the task.
+pub(super) struct Handover {
+    /// The node's `/proc`, which is not in the task's root.
+    pub proc: Option<OwnedFd>,
+    /// Whether the root is the task's own by now, where it has one.
+    pub root: Result<(), RootError>,
+}
+
 /// Set up, wait for the go, run the program. `shim`: the process with which this one ends, where
 /// there is no init that ends with it.
 pub(super) fn run(
     plan: &ChildPlan,
     child: &ChildImage,
     setup: &IsolationSetup,
+    handover: Handover,
     shim: Option<Pid>,
 ) -> ! {
+    let Handover { proc, root } = handover;
     // SAFETY: we are the only thread of a process of our own; what the steps read lives in `plan`.
     unsafe {
+        if let Some(proc) = &proc {
+            child::unprotect_in(proc);
+        }
+        drop(proc);
         child.place_descriptors();
         child::die_with(shim);
         child::begin_session();
     }
-    if let Err((step, what, error)) = set_up(plan, setup) {
+    let done = root.map_err(from_root_error).and_then(|()| set_up(plan, setup));
+    if let Err((step, what, error)) = done {
         child::report_text(step, &error, &what);
     }
     // SAFETY: as above.
@@ -59,9 +74,7 @@ fn set_up(plan: &ChildPlan, setup: &IsolationSetup) -> Result<(), StepError> {
         loopback_up().map_err(error_context("network"))?;
     }
     if setup.has(IsolationKind::Mounts) {
-        // In a user namespace no device nodes can be made.
-        let owner = plan.ids.as_ref().filter(|_| !setup.user_namespace);
-        setup.root.enter(owner).map_err(from_root_error)?;
+        setup.root.finish().map_err(from_root_error)?;
         own_stdin().map_err(error_context("standard input"))?;
     }
     confine(plan, Some(setup), None)

@@ -6,6 +6,7 @@ use std::io;
 use rustix::thread::CapabilitySet;
 use serde::{Deserialize, Serialize};
 
+use super::empty::EmptyMounts;
 use super::{enter, filter, root, rules, sys};
 use crate::child;
 use ostler_model::isolation::IsolationKind;
@@ -34,8 +35,9 @@ impl Abilities {
     }
 }
 
-/// Try all parts. Call it in a process with one thread.
-pub(in super::super) fn probe_all() -> Abilities {
+/// Try all parts. Call it in a process with one thread. `empty`: the namespace of which those of tasks
+/// are copies.
+pub(in super::super) fn probe_all(empty: Option<&EmptyMounts>) -> Abilities {
     let has = |capability| {
         rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(capability))
     };
@@ -46,6 +48,7 @@ pub(in super::super) fn probe_all() -> Abilities {
             found.lacking.insert(part, why);
         }
     };
+    let empty = empty.filter(|_| !user_namespace);
     let enter = move || if user_namespace { enter::enter_user_namespace() } else { Ok(()) };
     let entered = attempt(|| {
         enter().map_err(error_context("the agent may make neither namespaces nor user namespaces"))
@@ -71,10 +74,10 @@ pub(in super::super) fn probe_all() -> Abilities {
             };
             lacks(IsolationKind::Ipc, new("no ipc namespace", libc::CLONE_NEWIPC));
             lacks(IsolationKind::Network, new("no network namespace", libc::CLONE_NEWNET));
-            let root = attempt(|| try_own_root(enter, false));
+            let root = attempt(|| try_own_root(enter, empty, false));
             let mounts = root.is_ok();
             lacks(IsolationKind::Mounts, root);
-            lacks(IsolationKind::Pids, attempt(|| try_own_processes(enter, mounts)));
+            lacks(IsolationKind::Pids, attempt(|| try_own_processes(enter, empty, mounts)));
         }
     }
     lacks(
@@ -105,9 +108,12 @@ fn error_context(what: &'static str) -> impl FnOnce(io::Error) -> root::RootErro
 }
 
 /// Make a root as tasks get it, for no task.
-fn try_own_root(enter: impl Fn() -> io::Result<()>, proc: bool) -> Result<(), root::RootError> {
+fn try_own_root(
+    enter: impl Fn() -> io::Result<()>,
+    empty: Option<&EmptyMounts>,
+    proc: bool,
+) -> Result<(), root::RootError> {
     enter().map_err(error_context("no user namespace"))?;
-    sys::unshare(libc::CLONE_NEWNS).map_err(error_context("no mount namespace"))?;
     let place = |path: &str| root::BindMount {
         from: path.into(),
         to: path.into(),
@@ -116,17 +122,21 @@ fn try_own_root(enter: impl Fn() -> io::Result<()>, proc: bool) -> Result<(), ro
         exec: true,
     };
     let places = vec![place("/usr"), place("/etc")];
-    root::Root { places, proc, ..root::Root::default() }.enter(None)
+    let root = root::Root { places, proc, ..root::Root::default() };
+    let entered = root.enter(empty, libc::CLONE_NEWNS, None);
+    entered.map_err(error_context("no mount namespace"))??;
+    root.finish()
 }
 
 /// Make a pid namespace, and with `mounts` a `/proc` in a root of its own.
 fn try_own_processes(
     enter: impl Fn() -> io::Result<()>,
+    empty: Option<&EmptyMounts>,
     mounts: bool,
 ) -> Result<(), root::RootError> {
     enter().map_err(error_context("no user namespace"))?;
     sys::unshare(libc::CLONE_NEWPID).map_err(error_context("no pid namespace"))?;
-    let first = attempt(|| if mounts { try_own_root(|| Ok(()), true) } else { Ok(()) });
+    let first = attempt(|| if mounts { try_own_root(|| Ok(()), empty, true) } else { Ok(()) });
     first.map_err(|why| (why, io::ErrorKind::Other.into()))
 }
 

@@ -3,6 +3,11 @@
 //!
 //! All sources are opened before the new root is made, and all targets are made in it one name at a
 //! time. So a link that a task left in its directories leads nowhere.
+//!
+//! ```text
+//! helper: sources opened ─► empty namespace ─► its copy ─► root, with all mounts ─► entered
+//! task, held:                                                                          ╰─► /proc, covers, read-only
+//! ```
 
 use std::ffi::{CStr, CString};
 use std::fs;
@@ -16,6 +21,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use super::empty::{EmptyMounts, MOUNT_POINT};
 use super::names::ReplacementFile;
 use super::sys::{self, NO_DEV, NO_EXEC, NO_SUID, READ_ONLY};
 use crate::user::Ids;
@@ -107,21 +113,60 @@ enum BindSource {
 }
 
 impl Root {
-    /// Make the root and move into it. Call it in a mount namespace of its own. `owner` owns the
-    /// device nodes; without one they are bound as they are, because the process may not make any.
-    pub fn enter(&self, owner: Option<&Ids>) -> Result<(), RootError> {
-        sys::make_private().map_err(error_context("making mounts private"))?;
-        let sources = self.places.iter().map(BindMount::open);
-        let sources: Vec<Option<BindSource>> = sources.collect::<Result<_, _>>()?;
-        let harmless: Vec<_> = HARMLESS.iter().filter_map(|name| clone_harmless(name)).collect();
+    /// Give this process new namespaces, one of them for mounts, and make the root of a task its own.
+    /// Children then [`Root::finish`] it. `namespaces` are flags of `unshare`. `owner` owns the device
+    /// nodes; without one they are bound as they are, because the process may not make any.
+    ///
+    /// # Errors
+    /// The outer one for want of namespaces. The inner one is a step of the root's, which the task tells its
+    /// driver of.
+    pub fn enter(
+        &self,
+        empty: Option<&EmptyMounts>,
+        namespaces: libc::c_int,
+        owner: Option<&Ids>,
+    ) -> io::Result<Result<(), RootError>> {
+        let sources = match empty {
+            Some(empty) => {
+                let sources = self.open_sources(owner);
+                empty.join()?;
+                sys::unshare(namespaces)?;
+                sources
+            }
+            None => {
+                sys::unshare(namespaces)?;
+                let private = sys::make_private().map_err(error_context("making mounts private"));
+                private.and_then(|()| self.open_sources(owner))
+            }
+        };
+        Ok(sources.and_then(|sources| self.mount(sources, owner)))
+    }
+
+    /// Open all that is mounted, in the namespace in which its paths are meant.
+    fn open_sources(&self, owner: Option<&Ids>) -> Result<RootSources, RootError> {
+        let places = self.places.iter().map(BindMount::open);
+        let device = |device: &Device| {
+            device
+                .open(owner.is_some())
+                .map_err(path_error_context("showing the device", &device.from))
+        };
+        Ok(RootSources {
+            places: places.collect::<Result<_, _>>()?,
+            harmless: HARMLESS.iter().filter_map(|name| clone_harmless(name)).collect(),
+            devices: self.devices.iter().map(device).collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Mount what was opened on a new root, and move there.
+    fn mount(&self, sources: RootSources, owner: Option<&Ids>) -> Result<(), RootError> {
         let options: [(&CStr, &CStr); 3] =
             [(c"mode", c"0755"), (c"size", ROOT_SIZE), (c"nr_inodes", c"4096")];
         let root = sys::file_system(c"tmpfs", &options, NO_SUID)
             .map_err(error_context("making a root"))?;
         // Any directory will do, because what is below it is not needed any more.
-        sys::attach(&root, CWD, c"/proc").map_err(error_context("mounting a root"))?;
+        sys::attach(&root, CWD, MOUNT_POINT).map_err(error_context("mounting a root"))?;
         rustix::process::fchdir(&root).map_err(error_context("entering a root"))?;
-        for (place, source) in self.places.iter().zip(sources) {
+        for (place, source) in self.places.iter().zip(sources.places) {
             match source {
                 None => {}
                 Some(BindSource::Link(target)) => make_link(&root, &target, &place.to)?,
@@ -134,51 +179,32 @@ impl Root {
         for (goal, path) in &self.links {
             make_link(&root, goal, path)?;
         }
-        self.make_dev(&root, harmless, owner)?;
-        if self.proc {
-            make_proc(&root)?;
+        make_dev(&root, sources.harmless)?;
+        for (device, source) in self.devices.iter().zip(sources.devices) {
+            let shown = device.show(source, &root, owner);
+            shown.map_err(path_error_context("showing the device", &device.from))?;
         }
         make_blanks(&root).map_err(error_context("hiding"))?;
         for (number, file) in self.instead.iter().enumerate() {
             write_new(&root, &replacement_name(number), &file.text)
                 .map_err(path_error_context("writing another", &file.path))?;
         }
-        sys::become_root().map_err(error_context("changing the root"))?;
-        self.finish(&root)
+        sys::become_root().map_err(error_context("changing the root"))
     }
 
-    fn make_dev(
-        &self,
-        root: &OwnedFd,
-        harmless: Vec<(PathBuf, OwnedFd)>,
-        owner: Option<&Ids>,
-    ) -> Result<(), RootError> {
-        for (path, tree) in harmless {
-            show(&tree, root, &path, (false, None))
-                .map_err(path_error_context("showing", &path))?;
+    /// Do the steps that need the new root, where links lead to what the process will see, and the
+    /// process's own pid namespace.
+    pub fn finish(&self) -> Result<(), RootError> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::open(c"/", flags, Mode::empty())
+            .map_err(error_context("opening the root"))?;
+        if self.proc {
+            make_proc(&root)?;
         }
-        for (path, goal) in DEV_LINKS {
-            make_link(root, Path::new(goal), Path::new(path))?;
-        }
-        let shm: [(&CStr, &CStr); 2] = [(c"mode", c"1777"), (c"size", SHM_SIZE)];
-        let shm = sys::file_system(c"tmpfs", &shm, NO_SUID | NO_DEV);
-        mount_new(shm, root, "dev/shm").map_err(error_context("making /dev/shm"))?;
-        let terminals: [(&CStr, &CStr); 3] =
-            [(c"mode", c"0620"), (c"ptmxmode", c"0666"), (c"max", TERMINALS_MAX)];
-        let terminals = sys::file_system(c"devpts", &terminals, NO_SUID | NO_EXEC);
-        // Some kernels have none, and few programs need any.
-        let _no_terminals = mount_new(terminals, root, "dev/pts");
-        self.devices.iter().try_for_each(|device| {
-            device.show(root, owner).map_err(path_error_context("showing the device", &device.from))
-        })
-    }
-
-    /// Do the steps that need the new root, where links lead to what the process will see.
-    fn finish(&self, root: &OwnedFd) -> Result<(), RootError> {
         for (number, file) in self.instead.iter().enumerate() {
             let (name, path) = (replacement_name(number), &file.path);
             cover(path, |_| &name).map_err(path_error_context("showing another", path))?;
-            rustix::fs::unlinkat(root, name.as_str(), rustix::fs::AtFlags::empty())
+            rustix::fs::unlinkat(&root, name.as_str(), rustix::fs::AtFlags::empty())
                 .map_err(error_context("cleaning a root"))?;
         }
         for path in &self.hidden {
@@ -198,18 +224,37 @@ impl Root {
             (BLANK_FILE, rustix::fs::AtFlags::empty()),
             (BLANK_DIR, rustix::fs::AtFlags::REMOVEDIR),
         ] {
-            rustix::fs::unlinkat(root, name, flags).map_err(error_context("cleaning a root"))?;
+            rustix::fs::unlinkat(&root, name, flags).map_err(error_context("cleaning a root"))?;
         }
-        let flags = OFlags::PATH | OFlags::CLOEXEC;
-        let top = rustix::fs::open(c"/", flags, Mode::empty())
-            .map_err(error_context("opening the root"))?;
-        make_top_read_only(&top).map_err(error_context("protecting the root"))
+        // The root itself, but not the mounts in it.
+        sys::set_attributes_here(&root, READ_ONLY).map_err(error_context("protecting the root"))
     }
 }
 
-/// Make the root itself read-only, but not the mounts in it.
-fn make_top_read_only(top: &OwnedFd) -> io::Result<()> {
-    sys::set_attributes_here(top, READ_ONLY)
+/// What is mounted in a root, open.
+struct RootSources {
+    places: Vec<Option<BindSource>>,
+    /// Each with its path in the root.
+    harmless: Vec<(PathBuf, OwnedFd)>,
+    devices: Vec<DeviceNodeSource>,
+}
+
+fn make_dev(root: &OwnedFd, harmless: Vec<(PathBuf, OwnedFd)>) -> Result<(), RootError> {
+    for (path, tree) in harmless {
+        show(&tree, root, &path, (false, None)).map_err(path_error_context("showing", &path))?;
+    }
+    for (path, goal) in DEV_LINKS {
+        make_link(root, Path::new(goal), Path::new(path))?;
+    }
+    let shm: [(&CStr, &CStr); 2] = [(c"mode", c"1777"), (c"size", SHM_SIZE)];
+    let shm = sys::file_system(c"tmpfs", &shm, NO_SUID | NO_DEV);
+    mount_new(shm, root, "dev/shm").map_err(error_context("making /dev/shm"))?;
+    let terminals: [(&CStr, &CStr); 3] =
+        [(c"mode", c"0620"), (c"ptmxmode", c"0666"), (c"max", TERMINALS_MAX)];
+    let terminals = sys::file_system(c"devpts", &terminals, NO_SUID | NO_EXEC);
+    // Some kernels have none, and few programs need any.
+    let _no_terminals = mount_new(terminals, root, "dev/pts");
+    Ok(())
 }
 
 impl BindMount {
@@ -268,28 +313,51 @@ fn clone_harmless(name: &str) -> Option<(PathBuf, OwnedFd)> {
     Some((path, tree))
 }
 
+/// A device node of the node.
+enum DeviceNodeSource {
+    /// One like it is made in the root.
+    Node(FileType, rustix::fs::Dev),
+    /// It is shown itself.
+    Tree(OwnedFd),
+}
+
 impl Device {
-    fn show(&self, root: &OwnedFd, owner: Option<&Ids>) -> io::Result<()> {
+    /// Open it. With `made` another is made like it.
+    fn open(&self, made: bool) -> io::Result<DeviceNodeSource> {
         let found = fs::metadata(&self.from)?;
         let kind = match found.file_type() {
             kind if kind.is_char_device() => FileType::CharacterDevice,
             kind if kind.is_block_device() => FileType::BlockDevice,
             _ => return Err(io::Error::other("it is not a device node")),
         };
-        if let Some(owner) = owner {
-            let (dir, name) = make_parent(root, &self.to, None)?;
-            let bits = if self.read { 0o400 } else { 0 } | if self.write { 0o200 } else { 0 };
-            rustix::fs::mknodat(&dir, &name, kind, Mode::from_raw_mode(bits), found.rdev())?;
-            let owner =
-                (rustix::fs::Uid::from_raw(owner.uid), rustix::fs::Gid::from_raw(owner.gid));
-            let flags = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
-            rustix::fs::chownat(&dir, &name, Some(owner.0), Some(owner.1), flags)?;
-            return Ok(());
+        if made {
+            return Ok(DeviceNodeSource::Node(kind, found.rdev()));
         }
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let tree = sys::clone_tree(rustix::fs::open(&self.from, flags, Mode::empty())?)?;
         sys::set_attributes(&tree, NO_SUID | NO_EXEC | READ_ONLY)?;
-        show(&tree, root, &self.to, (false, None))
+        Ok(DeviceNodeSource::Tree(tree))
+    }
+
+    fn show(
+        &self,
+        source: DeviceNodeSource,
+        root: &OwnedFd,
+        owner: Option<&Ids>,
+    ) -> io::Result<()> {
+        let (kind, number) = match source {
+            DeviceNodeSource::Tree(tree) => return show(&tree, root, &self.to, (false, None)),
+            DeviceNodeSource::Node(kind, number) => (kind, number),
+        };
+        let (dir, name) = make_parent(root, &self.to, None)?;
+        let bits = if self.read { 0o400 } else { 0 } | if self.write { 0o200 } else { 0 };
+        rustix::fs::mknodat(&dir, &name, kind, Mode::from_raw_mode(bits), number)?;
+        let ids = owner.map(|owner| (owner.uid, owner.gid));
+        let (uid, gid) = ids.map_or((None, None), |(uid, gid)| {
+            (Some(rustix::fs::Uid::from_raw(uid)), Some(rustix::fs::Gid::from_raw(gid)))
+        });
+        let flags = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
+        Ok(rustix::fs::chownat(&dir, &name, uid, gid, flags)?)
     }
 }
 

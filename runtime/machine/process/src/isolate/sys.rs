@@ -24,12 +24,12 @@ pub(super) fn clone_tree(at: impl AsFd) -> io::Result<OwnedFd> {
     Ok(rustix::mount::open_tree(at, c"", flags)?)
 }
 
-/// Set attributes of a mount and of those below.
+/// Set attributes of a mount and of those below, and let none of them learn of mounts elsewhere.
 pub(super) fn set_attributes(mount: impl AsFd, set: MountAttrFlags) -> io::Result<()> {
     change_attributes(mount, set, OpenTreeFlags::AT_RECURSIVE)
 }
 
-/// Set attributes of a mount alone.
+/// Set attributes of a mount alone, and let it not learn of mounts elsewhere.
 pub(super) fn set_attributes_here(mount: impl AsFd, set: MountAttrFlags) -> io::Result<()> {
     change_attributes(mount, set, OpenTreeFlags::empty())
 }
@@ -41,7 +41,8 @@ fn change_attributes(
     which: OpenTreeFlags,
 ) -> io::Result<()> {
     // What to set, clear and propagate, and a user namespace.
-    let attributes: [u64; 4] = [set.bits().into(), 0, 0, 0];
+    let private = MountPropagationFlags::PRIVATE.bits();
+    let attributes: [u64; 4] = [set.bits().into(), 0, private.into(), 0];
     // SAFETY: a live descriptor, an empty C string, and a structure of the size given.
     let done = unsafe {
         libc::syscall(

@@ -12,7 +12,7 @@ const STACK_BYTES: usize = 2 << 20;
 /// Bytes below the stack without access, so that an overflow ends the process.
 const GUARD_BYTES: usize = 64 << 10;
 
-/// Run `what` in a child to its end.
+/// Run `what` in a child to its end. `shared`: what the child shares beside the memory, as flags of `clone`.
 ///
 /// # Errors
 /// When the child cannot be made.
@@ -20,10 +20,10 @@ const GUARD_BYTES: usize = 64 << 10;
 /// # Safety
 /// This process has one thread and all its signals are blocked. `what` may fork copies of the child
 /// that do not come back.
-pub(super) unsafe fn run_vfork<F: FnOnce()>(what: F) -> io::Result<()> {
+pub(super) unsafe fn run_vfork<F: FnOnce()>(shared: libc::c_int, what: F) -> io::Result<()> {
     let stack = ChildStack::new()?;
     let mut what = Some(what);
-    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+    let flags = shared | libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
     // SAFETY: stack and argument live until the child has ended, as this process goes on only then;
     // nobody else uses them or any other memory of it meanwhile.
     let pid = unsafe { libc::clone(entry::<F>, stack.top(), flags, (&raw mut what).cast()) };

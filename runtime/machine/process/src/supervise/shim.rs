@@ -27,6 +27,7 @@ use super::record::{self, ExitRecord, Room};
 use super::{GIVE_UP, GO, SIGNAL, ShimAnswer, ShimOrder, ShimStep, read_memory_file, zygote};
 use crate::cgroup::{Leaf, open_leaf};
 use crate::child::{self, ChildPlan};
+use crate::isolate::empty::EmptyMounts;
 use crate::isolate::enter::{self, Init};
 use crate::{DRAIN_GRACE, LAST_OUTPUT_WAIT, identity};
 use ostler_model::clock::Stopwatch;
@@ -43,6 +44,8 @@ const KILL_INTERVAL_LATER: Duration = Duration::from_secs(1);
 /// Shortest and longest pause before a record that the disk refused is written again.
 const KEEP_PAUSE: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(250)..=Duration::from_secs(10);
+/// How long a shim has its task before it gives back the memory that only the start needed.
+const TRIM_AFTER: Duration = Duration::from_secs(1);
 /// How long the shim tries to remove the cgroup.
 const REMOVE_WAIT_MAX: Duration = Duration::from_secs(1);
 
@@ -71,10 +74,11 @@ impl ShimFds {
     }
 }
 
-/// Be the supervisor of one task, in a process of its own.
-pub(super) fn run(received: ShimFds) {
+/// Be the supervisor of one task, in a process of its own. `empty`: what the mounts of an isolated task
+/// begin with.
+pub(super) fn run(received: ShimFds, empty: Option<EmptyMounts>) {
     let ShimFds { order, go, status, answer, records, dirs } = received;
-    let begun = start_shim(order, go, status, dirs);
+    let begun = start_shim(order, go, status, dirs, empty);
     match begun {
         Err((step, error)) => {
             let errno = error.raw_os_error().unwrap_or(libc::EIO);
@@ -87,7 +91,6 @@ pub(super) fn run(received: ShimFds) {
             // Done while the agent makes the identity durable.
             let name = record::name(&shim.run, shim.pid(), shim.task_ticks);
             let mut room = Room::keep(records, name);
-            let _trimmed = crate::memory::trim();
             let record = shim.run_to_end();
             if shim.given_up {
                 room.give_up();
@@ -137,6 +140,7 @@ fn start_shim(
     go: OwnedFd,
     status: OwnedFd,
     dirs: Vec<OwnedFd>,
+    empty: Option<EmptyMounts>,
 ) -> Result<Shim, ShimError> {
     let at = |step| move |error: io::Error| (step, error);
     own_session(c"ostler-shim").map_err(at(ShimStep::Session))?;
@@ -182,9 +186,9 @@ fn start_shim(
     };
     let (forked, init) = match &setup {
         None => (child::fork(&plan).map_err(at(ShimStep::ForkTask))?, None),
-        Some(setup) => enter::fork(&plan, setup).map_err(at(ShimStep::Isolate))?,
+        Some(setup) => enter::fork(&plan, setup, empty.as_ref()).map_err(at(ShimStep::Isolate))?,
     };
-    drop(plan);
+    drop((plan, empty));
     let streams = make_pumps([stdout_read, stderr_read], streams, dirs);
     let own = std::process::id();
     let pid = forked.pid().map_or(0, |pid| pid.as_raw_nonzero().get().unsigned_abs());
@@ -262,12 +266,7 @@ impl Shim {
 
     /// Attend the task until it and all its descendants have ended. Returns its record.
     fn run_to_end(&mut self) -> ExitRecord {
-        let ended = loop {
-            if let Some(ended) = self.ended {
-                break ended;
-            }
-            self.poll_once(None);
-        };
+        let ended = self.wait_task_end();
         self.pump_for(DRAIN_GRACE, |shim| shim.killing);
         let survivors = self.kill_everything();
         self.pump_for(LAST_OUTPUT_WAIT, |_| false);
@@ -284,6 +283,24 @@ impl Shim {
             dropped_bytes: self.streams.iter().map(OutputPump::dropped_bytes).sum(),
             survivors,
             ..ExitRecord::new(self.run.clone())
+        }
+    }
+
+    /// Attend the task until it has ended. A task that is there for a while may be there for years: then
+    /// what the start needed of memory is given back.
+    fn wait_task_end(&mut self) -> ChildExit {
+        let (since, mut trimmed) = (Stopwatch::start(), false);
+        loop {
+            if let Some(ended) = self.ended {
+                return ended;
+            }
+            let left = (!trimmed).then(|| TRIM_AFTER.saturating_sub(since.elapsed()));
+            if left == Some(Duration::ZERO) {
+                let _given_back = crate::memory::trim();
+                trimmed = true;
+            } else {
+                self.poll_once(left);
+            }
         }
     }
 

@@ -10,8 +10,11 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SocketType, recvmsg, sockopt,
 };
 
-use super::{ENTER, ORDER, ORDER_FDS_MAX, PING, PROBE, ShimAnswer, ShimStep, entrant, shim};
+use super::{
+    ENTER, ORDER, ORDER_FDS_MAX, PING, PROBE, ShimAnswer, ShimStep, entrant, record, shim,
+};
 use crate::child;
+use crate::isolate::empty::EmptyMounts;
 use crate::isolate::probe;
 
 /// The `__supervise` program. Its standard input is a socket of the agent that started it, and it
@@ -26,12 +29,17 @@ pub fn main() -> ExitCode {
     // Signals of the agent's terminal do not reach this process, and no signal ends it.
     let _already = rustix::process::setsid();
     child::block_signals();
+    // SAFETY: this process has one thread, and its signals are blocked. Without one, tasks copy the node's mounts.
+    let mut empty = unsafe { EmptyMounts::new() }.ok();
     // Ended shims vanish without being reaped here, as agents wait for them by pidfd.
     set_child_action(libc::SIG_IGN);
+    // The first digest asks what the processor can do, for which a virtual machine is left several
+    // times. Shims inherit the answer.
+    let _name = record::name("", 0, 0);
     loop {
         match receive_message(&socket) {
-            Ok(Some((ORDER, fds))) => serve_order(&socket, fds),
-            Ok(Some((PROBE, fds))) => answer_probe(&socket, fds),
+            Ok(Some((ORDER, fds))) => serve_order(&socket, fds, &mut empty),
+            Ok(Some((PROBE, fds))) => answer_probe(&socket, fds, empty.as_ref()),
             Ok(Some((ENTER, fds))) => serve_enter(&socket, fds),
             Ok(Some((PING, fds))) => {
                 let _gone = fds.first().map(|answer| rustix::io::write(answer, &[PING]));
@@ -82,11 +90,11 @@ fn receive_message(socket: &OwnedFd) -> Result<Option<(u8, Vec<OwnedFd>)>, Errno
 }
 
 /// Find out in a child what isolation is possible here.
-fn answer_probe(socket: &OwnedFd, fds: Vec<OwnedFd>) {
+fn answer_probe(socket: &OwnedFd, fds: Vec<OwnedFd>, empty: Option<&EmptyMounts>) {
     let Some(answer) = fds.into_iter().next() else { return };
     fork_and_run(socket, || {
         set_child_action(libc::SIG_DFL);
-        let found = postcard::to_allocvec(&probe::probe_all()).unwrap_or_default();
+        let found = postcard::to_allocvec(&probe::probe_all(empty)).unwrap_or_default();
         let _gone = rustix::io::write(&answer, &found);
     });
 }
@@ -101,7 +109,7 @@ fn serve_enter(socket: &OwnedFd, fds: Vec<OwnedFd>) {
     });
 }
 
-fn serve_order(socket: &OwnedFd, fds: Vec<OwnedFd>) {
+fn serve_order(socket: &OwnedFd, fds: Vec<OwnedFd>, empty: &mut Option<EmptyMounts>) {
     let Some(received) = shim::ShimFds::new(fds) else {
         return;
     };
@@ -110,7 +118,8 @@ fn serve_order(socket: &OwnedFd, fds: Vec<OwnedFd>) {
     let mut received = Some(received);
     let begun = fork_and_run(socket, || {
         if let Some(received) = received.take() {
-            shim::run(received);
+            // Only the child's copy is taken.
+            shim::run(received, empty.take());
         }
     });
     if let Some(received) = received.filter(|_| !begun) {

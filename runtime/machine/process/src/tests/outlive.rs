@@ -133,6 +133,7 @@ async fn a_task_goes_on_printing_without_its_agent_and_the_next_one_gets_its_exi
     assert_eq!((exit.exit_code, exit.signal, exit.error), (Some(7), None, None));
     assert_nothing_is_missing(&printed(dir.path()));
     host.forget_run(&run);
+    host.finish_removals().await;
     assert_eq!(records(&dir.path().join("exits")), 0);
 }
 
@@ -167,6 +168,7 @@ async fn the_exit_of_a_task_that_ended_while_nobody_was_there_is_known() {
     assert_eq!(host.wait(&run, &identity.id()).await, exit);
     host.signal(&run, &identity.id(), "TERM").unwrap();
     host.forget_run(&run);
+    host.finish_removals().await;
     assert_eq!(records(&exits), 0);
     let stranger = supervised_host(&exits).adopt(&run, &rebooted).unwrap();
     assert_eq!(stranger, Adoption::Rebooted);
@@ -192,6 +194,7 @@ async fn an_agent_that_dies_before_it_lets_a_task_go_leaves_a_task_that_never_ra
         assert_eq!(host.adopt(&run, &identity).unwrap(), Adoption::NotRun);
     }
     host.forget_run(&run);
+    host.finish_removals().await;
     assert_eq!(records(&exits), 0);
 }
 

@@ -134,6 +134,7 @@ impl<'a> Scene<'a> {
             secrets: Arc::default(),
             task_dir,
             alloc_dir,
+            dirs: ostler_model::ports::dirs_are_made(),
             mounts: vec![],
             device_nodes: vec![],
         }))

@@ -6,7 +6,7 @@ use ostler_model::causes::chain;
 use ostler_model::clock::Clock;
 use ostler_model::ids::RunId;
 use ostler_model::limits::KILL_GRACE;
-use ostler_model::ports::{Adoption, BoxFuture, ProcessIdentity, RunNote, Workloads};
+use ostler_model::ports::{Adoption, BoxFuture, ProcessIdentity, ReleaseError, RunNote, Workloads};
 use ostler_model::session::{ExecPlan, ExecSession, TerminalSize};
 use ostler_model::task::{RawExit, Usage, Workload};
 use ostler_process::leftovers::{self, Certainty};
@@ -46,6 +46,9 @@ impl Workloads for HostWorkloads {
     }
 
     fn note(&self, run: &RunId, about: RunNote) -> BoxFuture<'static, bool> {
+        if self.processes.has_no_process(run) && self.wasm_tasks.note(run, &about) {
+            return Box::pin(std::future::ready(true));
+        }
         let (processes, run) = (self.processes.clone(), run.clone());
         Box::pin(async move {
             // The thread reports its own panic.
@@ -54,7 +57,7 @@ impl Workloads for HostWorkloads {
         })
     }
 
-    fn release(&self, run: &RunId) -> BoxFuture<'static, Result<(), String>> {
+    fn release(&self, run: &RunId) -> BoxFuture<'static, Result<(), ReleaseError>> {
         let processes = self.processes.release(run);
         let wasm_tasks = self.wasm_tasks.release(run);
         Box::pin(async move {

@@ -117,7 +117,7 @@ impl CodeCache {
             };
             let write = || {
                 let mut temporary = disk::temporary_file(&dir)?;
-                temporary.write_all(artefact)?;
+                temporary.write_all(&artefact)?;
                 disk::publish(temporary, &sealer, &meant, &to)
             };
             write().map_err(|source| LoadError::Cache { path: to.clone(), source })?;

@@ -30,6 +30,7 @@ use ostler_lifecycle::alloc::{self, AllocDiskUse, DiskMeter, DiskWatch};
 use ostler_lifecycle::context::NodeContext;
 use ostler_lifecycle::services::NodeServices;
 use ostler_lifecycle::task;
+use ostler_lifecycle::task::late_dirs::LateDirsQueue;
 use ostler_model::clock::{self, Clock};
 use ostler_model::device::{Health, HealthState};
 use ostler_model::ids::{AllocId, GroupName, JobId, PluginName, TaskName};
@@ -135,6 +136,7 @@ impl Agent {
         let context = NodeContext {
             kill_timeout_max: ostler_model::limits::KILL_TIMEOUT_MAX,
             disk_watch: DiskWatch::new(alloc_root.clone(), Arc::new(Roomy), clock.clone()),
+            late_dirs: LateDirsQueue::default(),
             alloc_root,
             drivers: Arc::new(world.clone()) as Arc<dyn Drivers>,
             workloads: Arc::new(world.clone()),

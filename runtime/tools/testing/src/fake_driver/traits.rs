@@ -9,8 +9,8 @@ use ostler_model::ids::{AllocId, PluginName, RunId, TaskName};
 use ostler_model::json::JsonObject;
 use ostler_model::ports::{
     Adoption, BoxFuture, Capabilities, Devices, Diagnostic, Drivers, FsIsolation, InspectResult,
-    PluginCallError, ProcessIdentity, RunNote, StartedTask, TaskConfig, TaskContext, TaskDriver,
-    Workloads,
+    PluginCallError, ProcessIdentity, ReleaseError, RunNote, StartedTask, TaskConfig, TaskContext,
+    TaskDriver, Workloads,
 };
 use ostler_model::resources::AllocatedDevice;
 use ostler_model::session::{ExecPlan, ExecSession, Resize, TerminalSize};
@@ -264,7 +264,7 @@ impl Workloads for FakeNode {
         })
     }
 
-    fn release(&self, run: &RunId) -> BoxFuture<'static, Result<(), String>> {
+    fn release(&self, run: &RunId) -> BoxFuture<'static, Result<(), ReleaseError>> {
         self.let_go(run);
         Box::pin(std::future::ready(Ok(())))
     }

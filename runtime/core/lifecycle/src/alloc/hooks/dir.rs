@@ -1,29 +1,19 @@
 //! Builds the allocation's directory; removes it when the allocation is removed.
 
+use std::path::Path;
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
-
-use tokio::sync::Semaphore;
 
 use super::{AllocHook, AllocScope, Blame, FirstRun, HookFailure, HookNews, HookResult};
-use crate::alloc::dir::{AllocDir, AllocDirError};
+use crate::alloc::dir::{self, AllocDir, AllocDirError, TaskDir};
 use crate::alloc::secrets;
 use ostler_logs::TaskLogs;
 use ostler_model::alloc::Allocation;
-use ostler_model::clock;
 use ostler_model::event::{EventKind, TaskEvent};
-use ostler_model::limits::{ALLOC_DIRS_MADE_AT_ONCE_MAX, HOOK_WALL_MAX};
+use ostler_model::ids::TaskName;
 
 /// The event for every task when the directory was lost.
 const GONE: &str = "the allocation's directory was gone and is made again: what was written there, \
                     output included, is lost";
-
-/// Permits for making directories. A job with a count of a thousand asks for as many directories at
-/// once, and each would need a blocking thread of its own, of which there are only so many.
-static MAKING: Semaphore = Semaphore::const_new(ALLOC_DIRS_MADE_AT_ONCE_MAX);
-
-/// How long a directory waits for a permit. After this time it is made without one.
-const TURN_WALL_MAX: Duration = Duration::from_secs(HOOK_WALL_MAX.as_secs() / 4);
 
 pub(super) struct AllocDirHook;
 
@@ -44,21 +34,26 @@ impl AllocHook for AllocDirHook {
         let (allocation, first) = (Arc::clone(&scope.allocation), Arc::clone(&scope.first));
         let secrets_in_memory = scope.node.secrets_in_memory;
         Box::pin(async move {
-            // The wait is bounded, because a disk that hangs must not hold up all others for ever.
-            let _turn = clock::timeout(TURN_WALL_MAX, MAKING.acquire()).await;
             let make = move || {
                 let gone = match started.then(|| AllocDir::open(&root, id)) {
                     Some(Err(AllocDirError::Missing { .. })) if !lives() => true,
                     Some(opened) => opened.map(|_| false)?,
                     None => false,
                 };
+                let late = new && first.iter().all(|run| run.dirs.are_awaited());
+                if late {
+                    AllocDir::create_bare(&root, id)?;
+                    make_for_first_runs(None, &root, &allocation, &first, secrets_in_memory);
+                    return Ok(gone);
+                }
                 let dir = AllocDir::create(&root, id)?;
                 if new {
-                    make_for_first_runs(&dir, &allocation, &first, secrets_in_memory);
+                    make_for_first_runs(Some(&dir), &root, &allocation, &first, secrets_in_memory);
                 }
                 Ok(gone)
             };
-            let gone = scope.on_disk(make).await?.map_err(|e: AllocDirError| failure(&e))?;
+            let gone =
+                scope.on_disk_shortly(make).await?.map_err(|e: AllocDirError| failure(&e))?;
             if gone {
                 let event = TaskEvent::new(EventKind::HookMessage, scope.node.clock.now(), GONE);
                 scope.tell(HookNews::Say(event)).await;
@@ -69,34 +64,48 @@ impl AllocHook for AllocDirHook {
 
     fn destroy<'a>(&'a self, scope: &'a AllocScope) -> HookResult<'a> {
         let (root, id) = (scope.node.alloc_root.clone(), scope.allocation.id);
+        let bare = !scope.first.is_empty() && scope.first.iter().all(|run| run.dirs.are_awaited());
+        let tasks: Vec<TaskName> = scope.first.iter().map(|run| run.task.clone()).collect();
         Box::pin(async move {
-            scope.on_disk(move || AllocDir::destroy(&root, id)).await?.map_err(|e| failure(&e))
+            let removed = scope.on_disk_shortly(move || {
+                if bare && AllocDir::destroy_bare(&root, id, &tasks) {
+                    return Ok(());
+                }
+                AllocDir::destroy(&root, id)
+            });
+            removed.await?.map_err(|e| failure(&e))
         })
     }
 }
 
-/// Make the directories of the tasks, and the log files of tasks that begin at once, while
-/// this thread may block anyway. What fails here is tried again, and reported, when its task
-/// is to start.
+/// Make the directories of the tasks that have theirs early, and the log streams of tasks that
+/// begin at once. What fails here is tried again, and reported, when its task is to start.
 fn make_for_first_runs(
-    dir: &AllocDir,
+    dir: Option<&AllocDir>,
+    root: &Path,
     allocation: &Allocation,
     first: &[FirstRun],
     secrets_in_memory: bool,
 ) {
+    let path = root.join(allocation.id.to_string());
+    let Ok(path) = std::path::absolute(path) else { return };
     let tasks = allocation.task_group().map(|group| group.tasks.as_slice()).unwrap_or_default();
     for task in tasks {
         let Some(run) = first.iter().find(|run| run.task == task.name) else { continue };
-        let made = secrets::create_task(dir, task, secrets_in_memory);
+        let made = match dir {
+            Some(dir) if !run.dirs.are_awaited() => {
+                secrets::create_task(dir, task, secrets_in_memory)
+            }
+            _ => Ok(TaskDir::below(&path, &task.name)),
+        };
         let Ok(made) = made else { continue };
-        *run.made.lock().unwrap_or_else(PoisonError::into_inner) = Some((dir.shared(), made));
+        let shared = path.join(dir::SHARED);
+        *run.made.lock().unwrap_or_else(PoisonError::into_inner) = Some((shared, made));
         if task.lifecycle.is_some() || run.logs.get().is_some() {
             continue;
         }
-        let opened = dir.logs_dir().map(|logs| TaskLogs::open(&logs, &task.name, &task.logs));
-        if let Ok(Ok(logs)) = opened {
-            run.logs.set(Arc::new(logs));
-        }
+        let logs = dir::logs_of(root, allocation.id);
+        run.logs.set(Arc::new(TaskLogs::new(&logs, &task.name, &task.logs, true)));
     }
 }
 

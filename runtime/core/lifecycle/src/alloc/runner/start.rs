@@ -20,6 +20,7 @@ use crate::context::{AllocContext, NodeContext};
 use crate::kinds::CallKinds;
 use crate::queue;
 use crate::task::hooks::FetchedArtifacts;
+use crate::task::late_dirs::{self, LateDirs};
 use crate::task::{LogSlot, MadeDirs, RestoredTask, TaskHandle, TaskScope};
 use crate::watch;
 use ostler_model::alloc::{Allocation, DesiredStatus};
@@ -175,9 +176,12 @@ impl Members {
                 continue;
             }
             let made = MadeDirs::default();
+            let late = restored.is_none() && late_dirs::may_be_late(node, allocation, task);
+            let dirs = LateDirs::new(node, allocation.id, task, late);
             first.push(FirstRun {
                 task: name.clone(),
                 made: Arc::clone(&made),
+                dirs: Arc::clone(&dirs),
                 logs: slot.clone(),
             });
             let (gate, gate_seen) = watch::channel(TaskGate::Closed);
@@ -189,6 +193,7 @@ impl Members {
                 fetched: FetchedArtifacts::default(),
                 logs: slot,
                 made,
+                dirs,
                 at_once: at_once
                     && task.lifecycle.is_none()
                     && task.artifacts.is_empty()

@@ -7,6 +7,7 @@ use super::{HookError, Preparation, TaskHook};
 use crate::alloc::dir::AllocDir;
 use crate::alloc::secrets;
 use crate::task::TaskScope;
+use ostler_model::disk_work::run_disk_work;
 use ostler_model::ports::BoxFuture;
 
 pub(super) struct TaskDirHook;
@@ -31,7 +32,9 @@ impl TaskHook for TaskDirHook {
                 preparation.task_dir = Some(task_dir);
                 return Ok(());
             }
-            let build = ostler_model::clock::run_blocking(move || {
+            // Every later run has its directories before it starts.
+            scope.dirs.leave_to_others();
+            let build = run_disk_work(move || {
                 let dir = AllocDir::open(&root, id)?;
                 let task_dir = secrets::create_task(&dir, &task, in_memory)?;
                 Ok::<_, crate::alloc::dir::AllocDirError>((dir.shared(), task_dir))

@@ -1,9 +1,9 @@
-//! Opens the task's log files once for all its runs. Closes them at the end, so that followers end.
+//! Makes the task's log streams once for all its runs. Closes them at the end, so that followers end.
 
 use std::sync::Arc;
 
 use super::{HookError, Preparation, TaskHook};
-use crate::alloc::dir::AllocDir;
+use crate::alloc::dir;
 use crate::task::TaskScope;
 use ostler_logs::TaskLogs;
 use ostler_model::ports::BoxFuture;
@@ -21,32 +21,27 @@ impl TaskHook for LogsHook {
         preparation: &'a mut Preparation,
     ) -> BoxFuture<'a, Result<(), HookError>> {
         Box::pin(async move {
-            if let Some(logs) = scope.logs.get() {
-                preparation.logs = Some(logs);
-                return Ok(());
-            }
-            let (root, id) = (scope.node.alloc_root.clone(), scope.allocation.id);
-            let (task, limits) = (scope.task.name.clone(), scope.task.logs);
-            let open = ostler_model::clock::run_blocking(move || {
-                let dir = AllocDir::open(&root, id)
-                    .and_then(|dir| dir.logs_dir())
-                    .map_err(|e| HookError::on_disk(&e))?;
-                TaskLogs::open(&dir, &task, &limits).map_err(|e| HookError::on_disk(&e))
+            let logs = scope.logs.get().unwrap_or_else(|| {
+                let dir = dir::logs_of(&scope.node.alloc_root, scope.allocation.id);
+                let logs = TaskLogs::new(&dir, &scope.task.name, &scope.task.logs, false);
+                scope.logs.set(Arc::new(logs))
             });
-            let logs = open.await.map_err(HookError::passing_setup)??;
-            preparation.logs = Some(scope.logs.set(Arc::new(logs)));
+            preparation.logs = Some(logs);
             Ok(())
         })
     }
 
     fn stop<'a>(&'a self, scope: &'a TaskScope) -> BoxFuture<'a, ()> {
         Box::pin(async move {
-            if let Some(logs) = scope.logs.get() {
-                // Closing blocks, because it flushes to the disk.
+            let Some(logs) = scope.logs.get() else { return };
+            if logs.is_followed() {
+                // Closing blocks, because it looks for the last bytes.
                 let closed = ostler_model::clock::run_blocking(move || logs.close()).await;
                 if let Err(error) = closed {
                     tracing::warn!(task = %scope.task.name, %error, "log files not closed in order");
                 }
+            } else {
+                logs.close();
             }
         })
     }

@@ -8,7 +8,7 @@ use crate::alloc::owner::{self, DataHandOver, HandOver};
 use crate::alloc::users::{AllocUserError, AllocUsers};
 use crate::task::TaskScope;
 use ostler_model::alloc::Allocation;
-use ostler_model::clock;
+use ostler_model::disk_work::run_disk_work;
 use ostler_model::job::Task;
 use ostler_model::ports::{AllocUser, BoxFuture, FileOwner, FsIsolation, TaskOwner};
 
@@ -51,9 +51,9 @@ impl TaskHook for OwnerHook {
             if found == TaskOwner::Agent {
                 return Ok(());
             }
-            let given = clock::run_blocking(move || {
-                give_directories(&root, &users, &allocation, &task, asked)
-            });
+            scope.dirs.make().await.map_err(HookError::passing_setup)?;
+            let given =
+                run_disk_work(move || give_directories(&root, &users, &allocation, &task, asked));
             let given = given.await.map_err(HookError::passing_setup)?;
             let (owner, alloc_user) = given.map_err(|error| match &error {
                 AllocUserError::NoneFree(_) => HookError::Node { error: error.to_string() },

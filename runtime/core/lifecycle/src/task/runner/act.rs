@@ -112,6 +112,7 @@ impl TaskRunner {
                 if !std::mem::replace(&mut self.heard, true) {
                     first_byte::trace_first_byte(&scope, scope.node.clock.now());
                 }
+                scope.node.late_dirs.add(&scope.dirs);
                 self.call(TaskCall::Watch, async move {
                     calls::watch(&scope, &run).await;
                     TaskCallAnswer::WorkloadEnded

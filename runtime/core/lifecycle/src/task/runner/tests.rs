@@ -58,6 +58,7 @@ use super::*;
 use crate::alloc::dir::AllocDir;
 use crate::context::NodeContext;
 use crate::task::handle::{LocalState, RunRecord, StartedRecord, await_write};
+use crate::task::late_dirs::LateDirs;
 use crate::task::{KillRequest, LogSlot, RestoredTask, TaskHandle};
 use ostler_model::clock::{self, Clock};
 use ostler_model::ids::{RunId, TaskName};
@@ -132,11 +133,13 @@ impl Bench {
     }
 
     pub fn scope_on(&self, node: NodeContext) -> TaskScope {
+        let task = self.allocation.job.groups[0].tasks[0].clone();
         TaskScope {
+            dirs: LateDirs::new(&node, self.allocation.id, &task, false),
             node: Arc::new(node),
             context: Arc::default(),
             allocation: Arc::clone(&self.allocation),
-            task: self.allocation.job.groups[0].tasks[0].clone(),
+            task,
             fetched: Default::default(),
             logs: LogSlot::new(watch::Publisher::new(0)),
             made: Arc::default(),

@@ -103,6 +103,10 @@ impl CallState {
         asked: Option<Asked>,
     ) -> Result<String, WitError> {
         let task = self.process_task_to_change()?;
+        // Paths are looked up below, and most starts wait for another process.
+        ostler_sandbox::leave_caller().await;
+        let dirs = self.host_time.run_uncharged((task.dirs)()).await;
+        dirs.map_err(|error| WitError::Failed(format!("the directories of the task: {error}")))?;
         let isolation = match asked {
             None => {
                 self.refuse_bare()?;
