@@ -18,9 +18,9 @@ use std::time::Duration;
 
 use ostler_api::server::{self, ListenOptions};
 use ostler_benches::live::{LiveAgent, job, own_child};
-use ostler_benches::machine::{BenchDir, print_facts, runtime, scaled, show};
+use ostler_benches::machine::{runtime, scaled, show};
 use ostler_benches::percentiles::{micros, number, quantile, size};
-use ostler_benches::promise::Promises;
+use ostler_benches::report::{Report, bench};
 use ostler_model::access::AclConfig;
 use ostler_model::clock::Stopwatch;
 use serde_json::Value;
@@ -34,19 +34,20 @@ fn main() -> ExitCode {
     if let Some(code) = own_child() {
         return code;
     }
-    let dir = BenchDir::new();
-    print_facts("api_list", dir.path());
-    let runtime = runtime();
-    let data = dir.path().join("data");
-    let agent = runtime.block_on(LiveAgent::start(&data, &dir.path().join("code")));
-    let socket = dir.path().join("api.sock");
+    bench("api_list", measured)
+}
+
+fn measured(report: &mut Report) {
+    let (runtime, dir) = (runtime(), report.dir().to_owned());
+    let agent = runtime.block_on(LiveAgent::start(&dir.join("data"), &dir.join("code")));
+    let socket = dir.join("api.sock");
+    let promises = &mut report.promises;
     let stop = CancellationToken::new();
     let tokens = agent.handle.tokens(&AclConfig::default()).expect("there are no tokens");
     let faces = ListenOptions { socket: &socket, tcp: None, tokens };
     let served = runtime.block_on(async {
         server::serve(agent.handle.clone(), faces, stop.clone()).expect("the API is served")
     });
-    let mut promises = Promises::default();
     let mut there = 0;
     let mut lists: Vec<(u64, f64)> = Vec::new();
     println!(
@@ -90,8 +91,6 @@ fn main() -> ExitCode {
         served.stop().await;
         agent.handle.shutdown().await;
     });
-    println!();
-    promises.end()
 }
 
 /// Medians in microseconds.

@@ -21,9 +21,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ostler_benches::live::{LiveAgent, job, own_child};
-use ostler_benches::machine::{BenchDir, print_facts, runtime, scaled};
+use ostler_benches::machine::{runtime, scaled};
 use ostler_benches::percentiles::{median, number, quantile};
 use ostler_benches::promise::Promises;
+use ostler_benches::report::{Report, bench};
 use ostler_guests::fixtures::{TOOLBOX, TOOLBOX_P1};
 use ostler_logs::{FollowFrom as Begin, LineFollower};
 use ostler_model::alloc::ClientStatus;
@@ -41,38 +42,35 @@ const PIECE: usize = 64 * 1024;
 const GATHERED: usize = 4 * 1024;
 
 fn main() -> ExitCode {
-    if let Some(code) = own_child() {
-        return code;
-    }
     let args: Vec<String> = std::env::args().skip(1).collect();
+    // A task of an agent, which does not inherit that it belongs to a bench.
     if let [role, kind, count] = &*args
         && role == PRINT
     {
         print(kind, count.parse().expect("a number")).expect("it prints");
         return ExitCode::SUCCESS;
     }
-    let dir = BenchDir::new();
-    print_facts("logs", dir.path());
-    let runtime = runtime();
-    let (data, code) = (dir.path().join("data"), dir.path().join("code"));
+    if let Some(code) = own_child() {
+        return code;
+    }
+    bench("logs", measured)
+}
+
+fn measured(report: &mut Report) {
+    let (runtime, dir) = (runtime(), report.dir().to_owned());
+    let (data, code) = (dir.join("data"), dir.join("code"));
     let agent = runtime.block_on(LiveAgent::start(&data, &code));
-    let mut promises = Promises::default();
-    // A name as an argument runs that part alone.
-    let parts = ["copy", "lines", "follow"];
-    let named = |part: &str| args.iter().any(|arg| arg == part);
-    let wanted = |part: &str| named(part) || !parts.iter().any(|part| named(part));
-    if wanted("copy") {
-        copy(&runtime, &agent, dir.path(), &mut promises);
+    let [copies, prints, follows] = report.parts(["copy", "lines", "follow"]);
+    if copies {
+        copy(&runtime, &agent, &dir, &mut report.promises);
     }
-    if wanted("lines") {
-        lines(&runtime, &agent, &mut promises);
+    if prints {
+        lines(&runtime, &agent, &mut report.promises);
     }
-    if wanted("follow") {
-        follow(&runtime, &agent, &mut promises);
+    if follows {
+        follow(&runtime, &agent, &mut report.promises);
     }
     runtime.block_on(agent.handle.shutdown());
-    println!();
-    promises.end()
 }
 
 // ---- the native task -------------------------------------------------------------------------

@@ -5,6 +5,7 @@
 //! * [`fixture`]: allocations and their task records, as an agent writes them.
 //! * [`cost`]: what a piece of work cost: time, processor time, allocations, disk, syncs; from
 //!   [`counting`] (the allocator), [`proc_io`] (the kernel's counts) and [`syncs`] (fdatasync).
+//! * [`guard`]: ends what a bench started, however the bench ends.
 //! * [`memory`]: of processes, as the kernel counts it.
 //! * [`node`]: whole agents in processes of their own, asked over HTTP: Ostler, and stock Nomad.
 //! * [`percentiles`]: samples and their order.
@@ -13,7 +14,7 @@
 //! * [`raw_disk`], [`bare_redb`], [`bare_wasm`]: the baselines.
 //! * [`load`]: many clients of an API at a time.
 //! * [`machine`]: facts of the machine, where to write, quick runs.
-//! * [`promise`]: the last lines of a bench.
+//! * [`promise`]: what was promised and what was measured.
 #![allow(clippy::expect_used, clippy::panic, reason = "a bench that cannot set up has to end")]
 
 pub mod bare_redb;
@@ -21,6 +22,8 @@ pub mod bare_wasm;
 pub mod cost;
 pub mod counting;
 pub mod fixture;
+pub mod forks;
+pub mod guard;
 pub mod live;
 pub mod load;
 pub mod machine;
@@ -34,4 +37,5 @@ pub mod raw_disk;
 pub mod raw_log;
 pub mod report;
 pub mod sign;
+pub mod steps;
 pub mod syncs;

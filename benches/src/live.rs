@@ -16,17 +16,24 @@ use ostler_model::job::Job;
 use ostler_model::rng::Rng;
 use ostler_model::task::TaskStatus;
 
+use crate::guard::guard_bench;
+
 /// Longer than anything here takes on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Benches are `ostler` itself where it is a child of an agent, or a whole agent: call this first in
-/// `main`. `Some` when this process is one of these and has done its work.
+/// Benches are `ostler` itself where it is a child of an agent, or a whole agent, and the guard of the
+/// bench that measures: call this first in `main`. `Some` when this process is one of these and has
+/// done its work.
 #[must_use]
 pub fn own_child() -> Option<ExitCode> {
-    let first = std::env::args_os().nth(1)?;
-    let first = first.to_str()?;
-    (first.starts_with("__") || ["agent", "nomad-plugin", "--version"].contains(&first))
-        .then(|| ostler_cli::main(std::env::args_os()))
+    let first = std::env::args_os().nth(1);
+    let is_ostler = first.as_ref().and_then(|first| first.to_str()).is_some_and(|first| {
+        first.starts_with("__") || ["agent", "nomad-plugin", "--version"].contains(&first)
+    });
+    if is_ostler {
+        return Some(ostler_cli::main(std::env::args_os().collect()));
+    }
+    guard_bench()
 }
 
 /// Both drivers of native programs; what lies beside the data directory may be mounted. The node has

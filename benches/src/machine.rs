@@ -10,6 +10,9 @@ use ostler_state::StateStore;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+/// Variable that names the directory in which benches write.
+pub(crate) const BENCH_DIR: &str = "OSTLER_BENCH_DIR";
+
 /// A directory for one bench, removed with this.
 #[derive(Debug)]
 pub struct BenchDir {
@@ -24,9 +27,10 @@ impl BenchDir {
     /// When it cannot be made.
     #[must_use]
     pub fn new() -> Self {
-        let parent = std::env::var_os("OSTLER_BENCH_DIR").map_or_else(beside, PathBuf::from);
+        let parent = std::env::var_os(BENCH_DIR).map_or_else(beside, PathBuf::from);
         fs::create_dir_all(&parent).expect("the bench directory");
-        let dir = tempfile::Builder::new().prefix("ostler-bench-").tempdir_in(&parent);
+        // Short, because one lies in that of the guard, and the path of a socket has a hundred bytes.
+        let dir = tempfile::Builder::new().prefix("bench-").tempdir_in(&parent);
         Self { dir: dir.expect("a directory") }
     }
 

@@ -18,6 +18,7 @@ use ostler_model::clock::{self, Stopwatch};
 use serde_json::{Value, json};
 use tokio::net::{TcpStream, UnixStream};
 
+use crate::guard::detach_mounts;
 use crate::memory::{processes_of, processor_time, proportional};
 
 /// Longer than anything here takes on a loaded machine.
@@ -86,6 +87,22 @@ impl Node {
         let args = ["agent", "--data-dir", &data, "--config", &file].map(str::to_owned);
         let socket = Path::new(&data).join(ostler_api::SOCKET_NAME);
         Self::new(program, args.to_vec(), Listens::Socket(socket), Takes::Health)
+    }
+
+    /// Ostler with its state in memory and this configuration; not started yet.
+    ///
+    /// # Panics
+    /// When its directory cannot be made.
+    #[must_use]
+    pub fn ostler_in_memory(dir: &Path, config: &str) -> Self {
+        let mut node = Self::ostler(dir, config);
+        // One of its own, for nobody else: the configuration lies beside it.
+        let dir = dir.join("socket").display().to_string();
+        let file = node.args.last().cloned().unwrap_or_default();
+        let args = ["agent", "--socket-dir", &dir, "--config", &file];
+        node.args = args.map(str::to_owned).to_vec();
+        node.listens = Listens::Socket(Path::new(&dir).join(ostler_api::SOCKET_NAME));
+        node
     }
 
     /// Nomad, server and client in one, as `NOMAD_BIN` names it; nothing where that is not set. What it
@@ -344,12 +361,8 @@ impl Drop for Node {
             let kill = |pid| rustix::process::kill_process(pid, rustix::process::Signal::KILL);
             let _ended_already = pid.map(kill);
         }
-        // Nomad leaves one for each allocation, and the directory could not be removed.
-        let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-        let data = self.args.get(2).map_or("", String::as_str);
-        let mounts = mounts.lines().filter_map(|line| line.split(' ').nth(1));
-        for mount in mounts.filter(|mount| !data.is_empty() && Path::new(mount).starts_with(data)) {
-            let _gone = rustix::mount::unmount(mount, rustix::mount::UnmountFlags::DETACH);
+        if let Some(data) = self.args.get(2).filter(|data| !data.is_empty()) {
+            detach_mounts(Path::new(data));
         }
     }
 }

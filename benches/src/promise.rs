@@ -1,4 +1,4 @@
-//! The last lines of a bench: what was promised and what was measured.
+//! What was promised and what was measured: a line each when its part of the bench ends.
 
 use std::process::ExitCode;
 
@@ -47,12 +47,20 @@ pub struct Promises(Vec<Promise>);
 impl Promises {
     /// `value` must not be above `bar`.
     pub fn at_most(&mut self, name: &'static str, value: f64, unit: &'static str, bar: f64) {
-        self.0.push(Promise { name, value, unit, bar: Bar::AtMost(bar) });
+        self.add(Promise { name, value, unit, bar: Bar::AtMost(bar) });
     }
 
     /// `value` must not be below `bar`.
     pub fn at_least(&mut self, name: &'static str, value: f64, unit: &'static str, bar: f64) {
-        self.0.push(Promise { name, value, unit, bar: Bar::AtLeast(bar) });
+        self.add(Promise { name, value, unit, bar: Bar::AtLeast(bar) });
+    }
+
+    /// Print a promise, unless the run is a quick one, whose numbers mean nothing.
+    fn add(&mut self, promise: Promise) {
+        if !quick() {
+            println!("{}", promise.line());
+        }
+        self.0.push(promise);
     }
 
     /// All of them, for a file of figures.
@@ -69,16 +77,22 @@ impl Promises {
         self.0.iter().map(one).collect()
     }
 
-    /// Print one line each; none in a quick run, whose numbers mean nothing. A missed promise fails
-    /// the process only where `OSTLER_BENCH_STRICT=1`: a loaded machine misses all of them.
+    /// Print how many were kept, and which were not. A missed promise fails the process only where
+    /// `OSTLER_BENCH_STRICT=1`: a loaded machine misses all of them.
     #[must_use]
     pub fn end(self) -> ExitCode {
         if quick() {
             println!("quick run: {} promises not judged", self.0.len());
             return ExitCode::SUCCESS;
         }
-        for promise in &self.0 {
-            println!("{}", promise.line());
+        let missed: Vec<&str> =
+            self.0.iter().filter(|promise| !promise.kept()).map(|promise| promise.name).collect();
+        let of = self.0.len();
+        match &*missed {
+            [] => println!("{of} of {of} promises kept"),
+            names => {
+                println!("{} of {of} promises kept; missed: {}", of - names.len(), names.join(", "))
+            }
         }
         let strict = std::env::var_os("OSTLER_BENCH_STRICT").is_some_and(|value| value == "1");
         if strict && !self.0.iter().all(Promise::kept) {

@@ -101,6 +101,7 @@ mod state_damage;
 mod state_kill;
 mod state_records;
 mod state_tools;
+mod steps;
 mod stock_commands;
 mod stock_table;
 mod supervise;
