@@ -282,6 +282,13 @@ async fn running(agent: &AgentProcess, alloc: &str) {
     until("the task runs", async || task_state(agent, alloc).await["State"] == "running").await;
 }
 
+/// Wait until the agent has noted that the task was told of its templates. If it is killed before, the next
+/// agent tells the task once more.
+async fn told_is_noted(agent: &AgentProcess, alloc: &str) {
+    let untold = agent.data.path().join(format!("allocs/{alloc}/templates of t not told"));
+    eventually("that it was told is noted", || !untold.exists()).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_waits_for_its_variable_and_then_follows_it_over_the_end_of_its_agent() {
     let agent = AgentProcess::start().await;
@@ -306,6 +313,7 @@ async fn a_task_waits_for_its_variable_and_then_follows_it_over_the_end_of_its_a
     running(&agent, &alloc).await;
     agent.ask(&["var", "put", "nomad/jobs/web", "k=two"]).await.said(0, &[]);
     eventually("the task hears of it", || read("hups").as_deref() == Some("two;")).await;
+    told_is_noted(&agent, &alloc).await;
 
     // A new agent: nothing changed, and nothing is done.
     agent.signal(Signal::KILL);
@@ -344,6 +352,7 @@ async fn a_task_follows_a_service_and_an_agent_that_comes_back_tells_it_nothing_
     let db = Client(agent.data.path().join("ostler.sock")).get("/v1/service/db").await.json();
     let at = format!("{}:{} ;", db[0]["Address"].as_str().unwrap(), db[0]["Port"]);
     eventually("the task hears of it", || read("hups").as_deref() == Some(&at)).await;
+    told_is_noted(&agent, &alloc).await;
 
     // In order and by force: what runs goes on, and so does what is known of it.
     let written = || std::fs::metadata(dir.join("out")).unwrap().modified().unwrap();

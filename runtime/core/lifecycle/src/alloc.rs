@@ -38,6 +38,7 @@ pub mod users;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use tokio::sync::oneshot;
@@ -192,6 +193,7 @@ struct AllocWay {
     logs: Arc<ByTask<LogSlot>>,
     logs_changed: watch::Subscriber<u64>,
     times: HookTimes,
+    dir_removed: Arc<AtomicBool>,
     checks: watch::Subscriber<Arc<[CheckResult]>>,
 }
 
@@ -237,6 +239,13 @@ impl AllocHandle {
     #[must_use]
     pub fn dir(&self) -> PathBuf {
         self.0.dir.clone()
+    }
+
+    /// Whether the owner has removed the directory of the allocation. When it is destroyed and this is false, something
+    /// of the directory is left.
+    #[must_use]
+    pub fn dir_is_removed(&self) -> bool {
+        self.0.dir_removed.load(Ordering::Acquire)
     }
 
     /// The logs of a task, once they are open. A follower of the logs may outlive

@@ -73,6 +73,10 @@ pub const API_LOOKS_SHARE: u32 = 4;
 pub const API_HEARTBEAT: Duration = Duration::from_secs(1);
 /// Events that are kept as JSON because several streams send them at about the same time, bytes.
 pub const API_EVENTS_RENDERED_BYTES_MAX: usize = 4 * MIB as usize;
+/// Room for the short form of an allocation in a list, bytes: what one of a task with some events takes.
+pub const API_STUB_BYTES: usize = 3 * KIB as usize;
+/// Fewest short forms that a thread of their own makes: it costs less than they do.
+pub const API_STUBS_PART_MIN: usize = 256;
 /// Allocations that are kept as JSON because lists name them again and again, bytes: about twelve thousand.
 pub const API_STUBS_KEPT_BYTES_MAX: usize = 32 * MIB as usize;
 /// How long those allocations are kept as JSON when no list is asked for.

@@ -13,7 +13,7 @@ pub const GC_INODE_PERCENT_DEFAULT: u8 = 70;
 /// Default of `gc.max_allocs`.
 pub const GC_MAX_ALLOCS_DEFAULT: u32 = 50;
 /// Default of `gc.parallel_destroys`.
-pub const GC_PARALLEL_DEFAULT: u32 = 2;
+pub const GC_PARALLEL_DEFAULT: u32 = 16;
 /// Longest that an allocation which cannot be removed is left alone, in intervals.
 pub const GC_BACKOFF_TICKS_MAX: u64 = 64;
 /// Longest wait for one removal: hooks of [`super::HOOK_WALL_MAX`] and a directory of some million files.
@@ -23,8 +23,9 @@ pub const GC_MEASURE_WALL_MAX: Duration = Duration::from_secs(60);
 /// Longest wait of a request to collect for allocations that are about to end: most tasks end at once when
 /// they are stopped, and the caller waits.
 pub const GC_ENDING_WALL_MAX: Duration = Duration::from_secs(5);
-/// Allocations of one purged job that are removed at the same time: more only wait for the same disk.
-pub const PURGE_PARALLEL: usize = 8;
+/// Allocations of purged jobs that are removed at the same time. One thread removes their directories; what is
+/// around that, such as commits and wakes, they share.
+pub const PURGE_PARALLEL: usize = 32;
 /// Most requests to collect allocations that wait while others are carried out. Further requests
 /// are refused.
 pub const COLLECT_REQUESTS_MAX: usize = 16;

@@ -17,6 +17,9 @@ pub const TASK_DIRS_LATE: Duration = Duration::from_secs(10);
 pub const WORKER_DIRS_LOOK_INTERVAL: Duration = Duration::from_millis(500);
 /// How long short work on files may wait without any of it beginning, before one more thread takes it.
 pub const DISK_LOOK_AFTER: Duration = Duration::from_millis(5);
+/// How long results of short work on files are kept while more of it waits, to be told together: less than
+/// a person or a disk takes, and some ten works of a disk that is well.
+pub const DISK_TELL_AFTER: Duration = Duration::from_micros(500);
 /// Most threads for the short work on files that one thread asked for. More are only started one by
 /// one, while all others hang.
 pub const DISK_THREADS_MAX: usize = 64;

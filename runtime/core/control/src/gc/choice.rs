@@ -34,7 +34,8 @@ use ostler_model::limits::{
 };
 use ostler_model::time::Timestamp;
 
-/// When allocations that are over are removed. The defaults are Nomad's.
+/// When allocations that are over are removed. The defaults are Nomad's, but for the removals at the same time: here one
+/// thread removes their directories one after the other, and they share the wakes and commits around it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GcPolicy {
     /// Time between two checks that nothing else caused.

@@ -41,7 +41,7 @@ fn the_defaults_are_nomads() {
     let GcPolicy { interval, disk_usage_percent, inode_usage_percent, max_allocs, parallel } =
         GcPolicy::default();
     assert_eq!(interval, Duration::from_secs(60));
-    assert_eq!((disk_usage_percent, inode_usage_percent, max_allocs, parallel), (80, 70, 50, 2));
+    assert_eq!((disk_usage_percent, inode_usage_percent, max_allocs, parallel), (80, 70, 50, 16));
 }
 
 #[test]

@@ -116,14 +116,15 @@ impl NodeOwner {
                         RemovalLeft::Everything,
                     ));
                 }
-                // The owner does not report a directory that it could not remove. A second try
-                // gives the reason.
-                let at = Arc::clone(&node);
-                let removed = move || remove_rest(&at.alloc_root, alloc);
-                let removed = run_disk_work(removed).await;
-                let removed =
-                    removed.unwrap_or_else(|_| Err("its removal ended unexpectedly".to_owned()));
-                removed.map_err(|why| NotRemoved { why, left: RemovalLeft::Directory })?;
+                if !owner.dir_is_removed() {
+                    // The owner does not say why. A second try gives the reason.
+                    let at = Arc::clone(&node);
+                    let removed = move || remove_rest(&at.alloc_root, alloc);
+                    let removed = run_disk_work(removed).await;
+                    let removed = removed
+                        .unwrap_or_else(|_| Err("its removal ended unexpectedly".to_owned()));
+                    removed.map_err(|why| NotRemoved { why, left: RemovalLeft::Directory })?;
+                }
                 // The owner does not report records that could not be removed either.
                 match node.state.scan(&KeyPrefix::Alloc(alloc)) {
                     Ok(records) if records.is_empty() => Ok(()),

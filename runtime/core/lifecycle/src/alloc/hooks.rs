@@ -38,6 +38,7 @@ mod previous;
 mod run;
 mod services;
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, LazyLock, Weak};
 use std::time::Duration;
 
@@ -91,6 +92,8 @@ pub struct AllocScope {
     /// Held during each change of the allocation's directory. So a change that was abandoned
     /// half-way cannot make the directory again after it was removed.
     pub disk: Arc<Mutex<()>>,
+    /// Set when the directory of the allocation was removed.
+    pub dir_removed: Arc<AtomicBool>,
     /// What the allocation makes for the first runs of its tasks.
     pub first: Arc<[FirstRun]>,
     /// The services that the allocation offers.

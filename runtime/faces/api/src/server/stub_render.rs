@@ -10,6 +10,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 
 use axum::body::Bytes;
 use tokio_util::sync::CancellationToken;
@@ -20,7 +21,10 @@ use ostler_agent::{AllocRef, AllocView};
 use ostler_model::alloc::{AllocState, Allocation};
 use ostler_model::clock;
 use ostler_model::ids::AllocId;
-use ostler_model::limits::{API_STUBS_KEPT_BYTES_MAX, API_STUBS_KEPT_UNUSED_MAX};
+use ostler_model::limits::{
+    API_STUB_BYTES, API_STUBS_KEPT_BYTES_MAX, API_STUBS_KEPT_UNUSED_MAX, API_STUBS_PART_MIN,
+    API_THREADS_MAX,
+};
 use ostler_model::time::Timestamp;
 use ostler_node::NodeView;
 
@@ -63,8 +67,11 @@ impl CachedStub {
     }
 
     fn new(view: AllocView, node: &NodeView, list: u64) -> Result<Self, RequestFailure> {
-        let json = serde_json::to_vec(&stub(AllocJsonInput::new(&view, node), false))
+        let mut json = Vec::with_capacity(API_STUB_BYTES);
+        serde_json::to_writer(&mut json, &stub(AllocJsonInput::new(&view, node), false))
             .map_err(|error| RequestFailure::Internal(error.to_string()))?;
+        // The cache counts what it holds.
+        json.shrink_to_fit();
         let AllocView { allocation: of, state, successor_at, canary, modify_index, .. } = view;
         Ok(Self { of, state, modify_index, successor_at, canary, list, json: json.into() })
     }
@@ -84,18 +91,11 @@ impl StubCache {
     ) -> Result<Vec<Bytes>, RequestFailure> {
         let (list, kept) = self.lock_cache().find(&allocs, node);
         // The lock is not held here, so two lists that come at once both render an allocation.
-        let mut new = Vec::new();
-        let mut all = Vec::with_capacity(allocs.len());
-        for (alloc, kept) in allocs.into_iter().zip(kept) {
-            match kept {
-                Some(json) => all.push(json),
-                None => {
-                    let stub = CachedStub::new(alloc.view(), node, list)?;
-                    all.push(stub.json.clone());
-                    new.push(stub);
-                }
-            }
-        }
+        let missing = allocs.into_iter().zip(&kept).filter(|(_, kept)| kept.is_none());
+        let missing: Vec<AllocRef> = missing.map(|(alloc, _)| alloc).collect();
+        let new = render_stubs(&missing, node, list)?;
+        let mut made = new.iter().map(|stub| stub.json.clone());
+        let all = kept.into_iter().filter_map(|kept| kept.or_else(|| made.next())).collect();
         if !new.is_empty() && self.lock_cache().keep(new) {
             tokio::spawn(Self::forget(Arc::clone(self), leaving.clone()));
         }
@@ -119,6 +119,34 @@ impl StubCache {
             lists = kept.lists;
         }
     }
+}
+
+/// The forms of these allocations, in the same order. Where there are many, all cores make them.
+fn render_stubs(
+    allocs: &[AllocRef],
+    node: &NodeView,
+    list: u64,
+) -> Result<Vec<CachedStub>, RequestFailure> {
+    let render = &|part: &[AllocRef]| -> Result<Vec<CachedStub>, RequestFailure> {
+        part.iter().map(|alloc| CachedStub::new(alloc.clone().view(), node, list)).collect()
+    };
+    let many = allocs.len() > API_STUBS_PART_MIN;
+    let cores = if many { thread::available_parallelism().map_or(1, usize::from) } else { 1 };
+    let part = allocs.len().div_ceil(cores.min(API_THREADS_MAX)).max(API_STUBS_PART_MIN);
+    let mut parts = allocs.chunks(part);
+    let own = parts.next().unwrap_or_default();
+    thread::scope(|scope| {
+        let start = |part| thread::Builder::new().spawn_scoped(scope, move || render(part));
+        let others: Vec<_> = parts.map(|part| (part, start(part).ok())).collect();
+        let mut all = render(own)?;
+        for (part, thread) in others {
+            // Where no thread could be started, its part is made here.
+            let made = thread.map_or_else(|| Ok(render(part)), thread::ScopedJoinHandle::join);
+            let failed = |_| RequestFailure::Internal("writing a list panicked".to_owned());
+            all.extend(made.map_err(failed)??);
+        }
+        Ok(all)
+    })
 }
 
 impl StubCacheInner {

@@ -1,6 +1,7 @@
 //! Builds the allocation's directory; removes it when the allocation is removed.
 
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use super::{AllocHook, AllocScope, Blame, FirstRun, HookFailure, HookNews, HookResult};
@@ -66,6 +67,7 @@ impl AllocHook for AllocDirHook {
         let (root, id) = (scope.node.alloc_root.clone(), scope.allocation.id);
         let bare = !scope.first.is_empty() && scope.first.iter().all(|run| run.dirs.are_awaited());
         let tasks: Vec<TaskName> = scope.first.iter().map(|run| run.task.clone()).collect();
+        let dir_removed = Arc::clone(&scope.dir_removed);
         Box::pin(async move {
             let removed = scope.on_disk_shortly(move || {
                 if bare && AllocDir::destroy_bare(&root, id, &tasks) {
@@ -73,7 +75,9 @@ impl AllocHook for AllocDirHook {
                 }
                 AllocDir::destroy(&root, id)
             });
-            removed.await?.map_err(|e| failure(&e))
+            removed.await?.map_err(|e| failure(&e))?;
+            dir_removed.store(true, Ordering::Release);
+            Ok(())
         })
     }
 }
@@ -155,6 +159,7 @@ mod tests {
             background: Background::default(),
             times: HookTimes::default(),
             disk: Arc::default(),
+            dir_removed: Arc::default(),
             first: Arc::new([]),
             tasks: std::sync::Weak::new(),
         };

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -68,6 +69,7 @@ pub(in crate::alloc) fn start(
     let (phase, phase_seen) = Phases::new(machine.phase());
     let background = Background::default();
     let times = HookTimes::default();
+    let dir_removed = Arc::<AtomicBool>::default();
     let services = AllocServices::new(Arc::clone(&node), Arc::clone(&allocation));
     let handle = AllocHandle(Arc::new(AllocWay {
         id: allocation.id,
@@ -80,6 +82,7 @@ pub(in crate::alloc) fn start(
         logs: Arc::new(members.logs),
         logs_changed: members.logs_changed,
         times: times.clone(),
+        dir_removed: Arc::clone(&dir_removed),
         checks: services.results.subscribe(),
     }));
     let close = CloseOnDrop(background.clone());
@@ -94,6 +97,7 @@ pub(in crate::alloc) fn start(
         background,
         times,
         disk: Arc::default(),
+        dir_removed,
         first: members.first.into(),
         services,
         tasks: Arc::downgrade(&members.tasks),

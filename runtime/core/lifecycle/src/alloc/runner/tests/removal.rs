@@ -31,7 +31,7 @@ async fn one_restored_as_finished_can_be_removed() {
     let again = super::restoring::restored(&bench, &handle);
     assert_eq!(*again.phase().borrow(), AllocPhase::Done);
     assert_eq!(again.destroy().await, AllocPhase::Destroyed);
-    assert!(!dir.exists());
+    assert!(!dir.exists() && again.dir_is_removed());
     assert_eq!(records(&bench, &again), 0);
 }
 
