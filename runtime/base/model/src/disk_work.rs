@@ -231,12 +231,15 @@ mod tests {
         let mut since = Stopwatch::start();
         let mut step = |next: Option<Work>| queue.take(next.map(|work| (work(), &mut since)));
         add(4);
-        let third = step(step(step(None)));
+        let first = step(None);
+        let second = step(first);
+        let third = step(second);
         assert_eq!(*told.lock().unwrap(), 0, "more of it waits");
         clock::sleep(DISK_TELL_AFTER).await;
         let fourth = step(third);
         assert_eq!(*told.lock().unwrap(), 3, "those before waited long enough");
-        assert!(step(fourth).is_none());
+        let none = step(fourth);
+        assert!(none.is_none());
         assert_eq!(*told.lock().unwrap(), 4, "nothing waits any more");
     }
 

@@ -562,10 +562,8 @@ pub const RUN_NOTE_BYTES_MAX: usize = 256 * KIB as usize;
 pub const WORKER_NOTES_BYTES: u64 = MIB;
 /// Most bytes of a file with notes that are read.
 pub const WORKER_NOTES_BYTES_MAX: u64 = 1024 * MIB;
-/// How often the agent looks whether much of its heap was freed.
-pub const HEAP_LOOK_INTERVAL: Duration = Duration::from_secs(30);
-/// How much is freed before it is given back to the kernel, bytes: what some hundred allocations take.
-pub const HEAP_FREED_BYTES_MAX: u64 = 8 * MIB;
+/// Runs of a driver that are known before it is looked which of them are gone.
+pub const DRIVER_RUNS_LOOK_MIN: usize = 64;
 /// Events of a driver waiting for one task runner; more are dropped and counted.
 pub const DRIVER_EVENTS_QUEUE_MAX: usize = 32;
 

@@ -33,7 +33,7 @@ use tokio_util::task::TaskTracker;
 
 use self::build::{Managers, SharedParts, build_context, build_managers, start_control};
 use self::hosts::{host_services, node_view, process_ender, raise_files, sandbox};
-use self::upkeep::{refresh_node, trim_heap};
+use self::upkeep::refresh_node;
 use super::data_dir::{self, lag_notice, live_runs, open_state, unowned_dirs};
 use super::held_runs::{HeldRuns, LiveRuns};
 use super::restore::RestoredState;
@@ -303,7 +303,7 @@ impl StartingAgent {
         if !embedded {
             // An error means that the runtime ends.
             let _later = tokio::task::spawn_blocking(memory::give_back);
-            agent.spawn_beside(trim_heap(agent.0.ended.clone()));
+            memory::give_back_from_now_on();
         }
         // This is set once, so nothing is there yet.
         let _second = agent.0.notices.set(notices);

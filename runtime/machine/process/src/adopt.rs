@@ -142,7 +142,7 @@ impl ProcessHost {
     /// Blocks on the disk. A note that cannot be written is logged. Returns whether all notes
     /// were written.
     pub fn note(&self, run: &RunId, about: &RunNote) -> bool {
-        let processes = self.processes(|key| key == run);
+        let processes = self.processes_of(run);
         let ForkMode::Supervised(line) = &self.inner.way else { return processes.is_empty() };
         if processes.is_empty() {
             self.table().entry(run.clone()).or_default().noted = true;

@@ -417,14 +417,18 @@ impl ProcessHost {
 
     /// Kill all processes of a run.
     pub fn kill_run(&self, run: &RunId) {
-        for process in self.processes(|key| key == run) {
+        for process in self.processes_of(run) {
             process.kill();
         }
     }
 
     /// Kill all processes of all runs: an embedded agent ends.
     pub fn kill_all(&self) {
-        for process in self.processes(|_| true) {
+        let table = self.table();
+        let all = table.values().flat_map(|of_run| of_run.processes.values());
+        let all: Vec<Arc<HostProcess>> = all.cloned().collect();
+        drop(table);
+        for process in all {
             process.kill();
         }
     }
@@ -435,10 +439,8 @@ impl ProcessHost {
         self.table().get(run).is_none_or(|of_run| of_run.processes.is_empty())
     }
 
-    fn processes(&self, of: impl Fn(&RunId) -> bool) -> Vec<Arc<HostProcess>> {
-        let table = self.table();
-        let runs = table.iter().filter(|(run, _)| of(run));
-        runs.flat_map(|(_, of_run)| of_run.processes.values()).cloned().collect()
+    fn processes_of(&self, run: &RunId) -> Vec<Arc<HostProcess>> {
+        self.table().get(run).map_or_else(Vec::new, |of| of.processes.values().cloned().collect())
     }
 
     /// The client of the zygote, where there are supervisors.

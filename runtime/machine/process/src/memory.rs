@@ -3,7 +3,7 @@
 //! ```text
 //!   /proc/self/maps ─► code and constants of this program ─► dropped from this process
 //!                      freed blocks of the allocator ─────► given back to the kernel
-//!   again and again: free bytes of the heap ─ many more than after the last time? ─► given back
+//!   a thread of jemalloc: what is free for a second ──────► given back to the kernel
 //! ```
 //! Most pages that a start touches are code that runs once: embedded compiled plugins,
 //! fingerprints, the set-up of engines. They stay in the page cache, so a page that is needed again
@@ -12,7 +12,6 @@
 use std::ffi::c_void;
 use std::fs;
 
-use ostler_model::limits::HEAP_FREED_BYTES_MAX;
 use rustix::mm::{Advice, madvise};
 
 /// Give memory that is not in use back to the kernel. Pages of the program that are needed again
@@ -66,61 +65,38 @@ fn parse_range(line: &str) -> Option<(u64, usize)> {
     Some((start, usize::try_from(end.checked_sub(start)?).ok()?))
 }
 
-/// Decides when the allocator is asked to give freed memory back. The allocator counts bytes as free
-/// whether or not the kernel has their pages back.
-#[derive(Debug, Default)]
-pub struct HeapTrimmer {
-    /// Least number of free bytes since the last trim.
-    free: u64,
-}
-
-impl HeapTrimmer {
-    /// Whether to trim a heap with this many free bytes.
-    pub fn is_due(&mut self, free: u64) -> bool {
-        self.free = self.free.min(free);
-        free.saturating_sub(self.free) >= HEAP_FREED_BYTES_MAX
+/// Start a thread of the allocator that gives memory back which was free for a while. A process that forks
+/// must not have it.
+pub fn give_back_from_now_on() {
+    let begins = true;
+    let (value, length) = (std::ptr::from_ref(&begins).cast_mut().cast(), size_of::<bool>());
+    let none = std::ptr::null_mut;
+    let name = c"background_thread".as_ptr();
+    // SAFETY: the name has an end, and the value is a `bool`, as it wants. It is only read.
+    let refused = unsafe { tikv_jemalloc_sys::mallctl(name, none(), none().cast(), value, length) };
+    if refused != 0 {
+        let error = std::io::Error::from_raw_os_error(refused);
+        tracing::warn!(%error, "memory that was freed is given back late: the allocator cannot start its thread");
     }
-
-    /// Note that the heap was trimmed and has this many free bytes.
-    pub const fn note_trim(&mut self, free: u64) {
-        self.free = free;
-    }
-
-    /// Trim the heap of this process where much of it was freed, which blocks for milliseconds.
-    /// Returns the bytes that were freed since the last time, if the heap was trimmed.
-    pub fn trim_where_due(&mut self) -> Option<u64> {
-        let (before, free) = (self.free, free_heap_bytes());
-        if !self.is_due(free) {
-            return None;
-        }
-        trim();
-        self.note_trim(free_heap_bytes());
-        Some(free.saturating_sub(before))
-    }
-}
-
-/// Bytes of the allocator's heap that nothing uses.
-fn free_heap_bytes() -> u64 {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: it takes nothing and returns a plain struct.
-    return u64::try_from(unsafe { libc::mallinfo2() }.fordblks).unwrap_or(u64::MAX);
-    #[cfg(not(target_env = "gnu"))]
-    0
 }
 
 /// Let the allocator give its free memory back to the kernel.
 pub(crate) fn trim() -> bool {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: no preconditions.
-    return unsafe { libc::malloc_trim(0) } == 1;
-    #[cfg(not(target_env = "gnu"))]
-    false
+    let none = std::ptr::null_mut;
+    // All arenas (`MALLCTL_ARENAS_ALL`).
+    let name = c"arena.4096.purge".as_ptr();
+    // SAFETY: the name has an end, and nothing is read or written but it.
+    unsafe { tikv_jemalloc_sys::mallctl(name, none(), none().cast(), none(), 0) == 0 }
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
+
+    /// As in the program.
+    #[global_allocator]
+    static HEAP: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
     /// As the kernel writes it, shortened: constants, code, what the linker has written to, data, heap.
     const SMAPS: &str = "\
@@ -148,42 +124,18 @@ Anonymous:             0 kB
     }
 
     #[test]
-    fn a_heap_is_trimmed_when_much_was_freed_since_the_last_time_and_not_for_what_stays_free() {
-        let mut trimmer = HeapTrimmer::default();
-        assert!(!trimmer.is_due(HEAP_FREED_BYTES_MAX - 1));
-        assert!(trimmer.is_due(HEAP_FREED_BYTES_MAX));
-        // The allocator still counts what the kernel has again.
-        trimmer.note_trim(HEAP_FREED_BYTES_MAX);
-        assert!(!trimmer.is_due(HEAP_FREED_BYTES_MAX));
-        assert!(!trimmer.is_due(2 * HEAP_FREED_BYTES_MAX - 1));
-        // What was free is used, and freed again.
-        assert!(!trimmer.is_due(0));
-        assert!(trimmer.is_due(HEAP_FREED_BYTES_MAX));
-    }
-
-    #[test]
-    #[cfg(target_env = "gnu")]
     fn freed_memory_goes_back_to_the_kernel() {
-        let mut trimmer = HeapTrimmer::default();
-        trimmer.note_trim(free_heap_bytes());
-        // Small blocks are not mapped one by one. The last one holds the top of the heap.
-        let mut blocks: Vec<Vec<u8>> = (0..40_000).map(|_| vec![1; 2_000]).collect();
-        let last = blocks.pop();
+        // Small blocks are not mapped one by one.
+        let blocks: Vec<Vec<u8>> = (0..40_000).map(|_| vec![1; 2_000]).collect();
         drop(blocks);
         let resident = || {
             let statm = fs::read_to_string("/proc/self/statm").unwrap();
             statm.split_ascii_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 4096
         };
         let before = resident();
-        let freed = trimmer.trim_where_due();
-        assert!(freed.is_some_and(|bytes| bytes > 60_000_000), "{freed:?}");
-        assert!(
-            resident() + 40_000_000 < before,
-            "{before} bytes were resident, {} are",
-            resident()
-        );
-        assert_eq!(trimmer.trim_where_due(), None);
-        drop(last);
+        assert!(trim());
+        let now = resident();
+        assert!(now + 40_000_000 < before, "{before} bytes were resident, {now} are");
     }
 
     #[test]

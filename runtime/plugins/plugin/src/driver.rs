@@ -41,6 +41,8 @@ pub struct LoadedDriver {
     pub task_schema: ConfigSchema,
     /// Schema of the plugin's own `config`.
     pub config_schema: ConfigSchema,
+    /// What its imports ask for.
+    asks: Box<[Authority]>,
 }
 
 /// The rows of the table as methods, but for `start` and `exec`, which do more.
@@ -95,16 +97,16 @@ impl LoadedDriver {
             Ok((own, task))
         });
         let (PluginDescription { name, version, config_schema }, task_schema) = checked.await?;
-        Ok(Self { manifest, name, version, capabilities, task_schema, config_schema, caller })
+        let asks = manifest.asks().into_iter().map(|(ask, _)| ask).collect();
+        Ok(Self { manifest, name, version, capabilities, task_schema, config_schema, asks, caller })
     }
 
     /// Can a call of the driver have no outside effect but to spawn processes and WASM tasks, which
     /// are held until they are released?
     #[must_use]
     pub fn holds_starts(&self) -> bool {
-        let asks = self.manifest.asks();
         let held = [Authority::Process, Authority::WasmTask];
-        asks.iter().all(|(ask, _)| ask.is_harmless() || held.contains(ask))
+        self.asks.iter().all(|ask| ask.is_harmless() || held.contains(ask))
     }
 
     /// The grants of the driver.
@@ -116,7 +118,7 @@ impl LoadedDriver {
     /// May tasks of the driver be processes?
     #[must_use]
     pub fn starts_processes(&self) -> bool {
-        self.manifest.asks().iter().any(|(ask, _)| *ask == Authority::Process)
+        self.asks.contains(&Authority::Process)
     }
 
     /// Learn the secrets in a task's configuration. The schema says which values are secret.

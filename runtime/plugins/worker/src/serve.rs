@@ -54,6 +54,7 @@ pub fn main<L>(log: impl FnOnce() -> L) -> ExitCode {
     };
     let _log = log();
     tracing::info!(confined = %begun.confined, "worker of WASM tasks started");
+    ostler_process::memory::give_back_from_now_on();
     let run = || threads::control_runtime()?.block_on(serve(begun));
     match run() {
         Ok(()) => ExitCode::SUCCESS,

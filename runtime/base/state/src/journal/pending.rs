@@ -1,15 +1,15 @@
 //! The content of the journal, as a view over the tree. Pure.
 
-use std::collections::BTreeMap;
-use std::ops::ControlFlow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::{Bound, ControlFlow};
 
 use crate::backend::{Op, Visit, prefix_bounds};
 
 /// The effect of all changes that are not in the tree yet.
 #[derive(Debug, Default)]
 pub struct PendingChanges {
-    /// Prefixes under which nothing of the tree counts.
-    gone: Vec<Box<[u8]>>,
+    /// Prefixes under which nothing of the tree counts. None of them begins with another one.
+    gone: BTreeSet<Box<[u8]>>,
     /// The records that changed; `None` means that the record was removed.
     records: BTreeMap<Box<[u8]>, Option<Box<[u8]>>>,
 }
@@ -35,8 +35,12 @@ impl PendingChanges {
                 self.records.insert(key.clone(), None);
             }
             Op::DeletePrefix { prefix } => {
-                self.records.retain(|key, _| !key.starts_with(prefix));
-                self.gone.push(prefix.clone());
+                let within = || prefix_bounds_boxed(prefix);
+                self.records.extract_if(within(), |_, _| true).for_each(drop);
+                if !self.hides(prefix) {
+                    self.gone.extract_if(within(), |_| true).for_each(drop);
+                    self.gone.insert(prefix.clone());
+                }
             }
         }
     }
@@ -62,7 +66,10 @@ impl PendingChanges {
     }
 
     fn hides(&self, key: &[u8]) -> bool {
-        self.gone.iter().any(|prefix| key.starts_with(prefix))
+        // Between a prefix of the key and the key there are only keys that begin with that prefix, and the set has none
+        // of those.
+        let upto = (Bound::Unbounded, Bound::Included(key));
+        self.gone.range::<[u8], _>(upto).next_back().is_some_and(|prefix| key.starts_with(prefix))
     }
 
     /// Visit every record under `prefix`, in key order. `tree` visits the records of the tree.
@@ -106,9 +113,38 @@ impl PendingChanges {
     }
 }
 
-type KeyBounds = (std::ops::Bound<Box<[u8]>>, std::ops::Bound<Box<[u8]>>);
+type KeyBounds = (Bound<Box<[u8]>>, Bound<Box<[u8]>>);
 
 fn prefix_bounds_boxed(prefix: &[u8]) -> KeyBounds {
     let (from, to) = prefix_bounds(prefix);
     (from.map(Vec::into_boxed_slice), to.map(Vec::into_boxed_slice))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_removed_prefix_hides_what_begins_with_it_whatever_was_removed_before_and_after(
+            prefixes in vec(vec(0..3_u8, 1..5), 0..12),
+            keys in vec(vec(0..3_u8, 0..7), 0..40),
+        ) {
+            let mut pending = PendingChanges::default();
+            for key in &keys {
+                pending.apply(&Op::Put { key: key.as_slice().into(), value: [1].into() });
+            }
+            for prefix in &prefixes {
+                pending.apply(&Op::DeletePrefix { prefix: prefix.as_slice().into() });
+            }
+            for key in &keys {
+                let gone = prefixes.iter().any(|prefix| key.starts_with(prefix));
+                let known = pending.get(key);
+                prop_assert_eq!(known, if gone { Some(None) } else { Some(Some([1].as_slice())) });
+            }
+        }
+    }
 }

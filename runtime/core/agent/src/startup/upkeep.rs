@@ -1,15 +1,10 @@
 //! What goes on beside a started agent for as long as it runs.
 
-use tokio_util::sync::CancellationToken;
-
 use crate::AgentHandle;
 use crate::networks::node_facts;
 use crate::node_cores::node_cores;
-use ostler_model::clock;
 use ostler_model::config::ClientConfig;
-use ostler_model::limits::HEAP_LOOK_INTERVAL;
 use ostler_node::refresh;
-use ostler_process::memory::HeapTrimmer;
 
 /// Keep the facts about the machine fresh until the agent ends.
 pub(super) fn refresh_node(agent: &AgentHandle, client: ClientConfig) {
@@ -29,20 +24,4 @@ pub(super) fn refresh_node(agent: &AgentHandle, client: ClientConfig) {
         }
     };
     agent.spawn_beside(refresh::keep_fresh(agent.0.node.clone(), agent.0.ended.clone(), look));
-}
-
-/// Give back memory that past allocations and requests freed, until the agent ends.
-pub(super) async fn trim_heap(ended: CancellationToken) {
-    let mut trimmer = HeapTrimmer::default();
-    while ended.run_until_cancelled(clock::sleep(HEAP_LOOK_INTERVAL)).await.is_some() {
-        let looked = tokio::task::spawn_blocking(move || {
-            let freed = trimmer.trim_where_due();
-            (trimmer, freed)
-        });
-        let Ok((looked, freed)) = looked.await else { return };
-        trimmer = looked;
-        if let Some(bytes) = freed {
-            tracing::debug!(bytes, "freed memory was given back to the kernel");
-        }
-    }
 }

@@ -13,6 +13,7 @@ use super::usual_env;
 use crate::driver::LoadedDriver;
 use ostler_model::ids::RunId;
 use ostler_model::json::JsonObject;
+use ostler_model::limits::DRIVER_RUNS_LOOK_MIN;
 use ostler_model::ports::{
     AllocUser, BoxFuture, Capabilities, Diagnostic, InspectResult, PluginCallError, StartedTask,
     TaskConfig, TaskContext, TaskDriver, TaskOwner, Workloads,
@@ -36,7 +37,14 @@ pub struct DriverProxy {
     workloads: Arc<dyn Workloads>,
     /// The tasks of the driver by run. A run whose start failed after all is dropped
     /// with its context.
-    live: Mutex<BTreeMap<RunId, (Weak<TaskContext>, StartedTask)>>,
+    live: Mutex<DriverRuns>,
+}
+
+#[derive(Default)]
+struct DriverRuns {
+    runs: BTreeMap<RunId, (Weak<TaskContext>, StartedTask)>,
+    /// How many runs there may be before those that are gone are dropped.
+    enough: usize,
 }
 
 impl DriverProxy {
@@ -66,17 +74,21 @@ impl DriverProxy {
         let there = |(context, started): &(Weak<TaskContext>, StartedTask)| {
             Some(LiveTask { context: context.upgrade()?, started: started.clone() })
         };
-        live.values().filter_map(there).collect()
+        live.runs.values().filter_map(there).collect()
     }
 
     fn keep(&self, context: &Arc<TaskContext>, started: &StartedTask) {
         let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
-        live.retain(|_, (context, _)| context.strong_count() > 0);
-        live.insert(context.run_id.clone(), (Arc::downgrade(context), started.clone()));
+        if live.runs.len() >= live.enough {
+            live.runs.retain(|_, (context, _)| context.strong_count() > 0);
+            // So that each start looks at a few runs, however many there are.
+            live.enough = live.runs.len().saturating_mul(2).max(DRIVER_RUNS_LOOK_MIN);
+        }
+        live.runs.insert(context.run_id.clone(), (Arc::downgrade(context), started.clone()));
     }
 
     fn forget(&self, run: &RunId) {
-        self.live.lock().unwrap_or_else(PoisonError::into_inner).remove(run);
+        self.live.lock().unwrap_or_else(PoisonError::into_inner).runs.remove(run);
     }
 }
 
