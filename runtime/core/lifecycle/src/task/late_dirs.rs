@@ -38,6 +38,8 @@ pub struct LateDirs {
     secrets_in_memory: bool,
     /// Whether they are made, or are no matter of this.
     made: AtomicBool,
+    /// The task ended without them.
+    ended: AtomicBool,
     /// One maker at a time; whoever comes second finds them made.
     turn: tokio::sync::Mutex<()>,
 }
@@ -56,6 +58,7 @@ impl LateDirs {
             task: task.clone(),
             secrets_in_memory: node.secrets_in_memory,
             made: AtomicBool::new(!late),
+            ended: AtomicBool::new(false),
             turn: tokio::sync::Mutex::new(()),
         })
     }
@@ -68,6 +71,11 @@ impl LateDirs {
     /// Somebody else makes them now.
     pub(crate) fn leave_to_others(&self) {
         self.made.store(true, Ordering::SeqCst);
+    }
+
+    /// The run for which they were to be made has ended. A later run has its directories from the start.
+    pub(crate) fn note_end(&self) {
+        self.ended.store(true, Ordering::SeqCst);
     }
 
     /// Make the directories, unless they are made.
@@ -162,6 +170,9 @@ async fn serve(awaited: Arc<Mutex<Awaited>>) {
                 }
             };
             let Some(dirs) = next.and_then(|(_, dirs)| dirs.upgrade()) else { continue };
+            if dirs.ended.load(Ordering::SeqCst) {
+                continue;
+            }
             if let Err(error) = dirs.make().await {
                 let (alloc, task) = (dirs.alloc, &dirs.task.name);
                 tracing::warn!(%alloc, %task, error, "the directories of a task are not made; they are when it asks for them");
@@ -204,15 +215,16 @@ mod tests {
     async fn a_task_that_goes_on_has_its_directories_and_one_that_ended_never_does() {
         let root = tempfile::tempdir().unwrap();
         let queue = LateDirsQueue::default();
+        // Its allocation is there until it is removed, and so are these.
         let ended = late(root.path());
         queue.add(&ended);
-        drop(ended);
+        ended.note_end();
         let lives = late(&root.path().join("b"));
         queue.add(&lives);
         while lives.are_awaited() {
             clock::sleep(TASK_DIRS_LATE / 10).await;
         }
-        assert!(!root.path().join(lives.alloc.to_string()).exists());
+        assert!(ended.are_awaited() && !root.path().join(ended.alloc.to_string()).exists());
         AllocDir::destroy(&root.path().join("b"), lives.alloc).unwrap();
     }
 }

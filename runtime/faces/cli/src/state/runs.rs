@@ -59,7 +59,16 @@ async fn find_serving_agent(which: &StateDirArgs) -> Option<ApiClient> {
 
 fn data_dir(which: &StateDirArgs) -> Result<PathBuf, CliError> {
     let dir = which.data_dir.clone().or_else(default_data_dir);
-    dir.ok_or_else(|| CliError::Wrong("no data directory is given: use --data-dir DIR".to_owned()))
+    let dir = dir.ok_or_else(|| {
+        CliError::Wrong("no data directory is given: use --data-dir DIR".to_owned())
+    })?;
+    if dir.is_dir() {
+        return Ok(dir);
+    }
+    Err(CliError::Wrong(format!(
+        "there is no data directory {}: give the one of the agent with --data-dir DIR",
+        dir.display()
+    )))
 }
 
 /// The supervisor or worker process that keeps a run.
@@ -98,4 +107,18 @@ pub(super) fn text(runs: &[HeldRun], none: &str, terminal: &TerminalInfo) -> Str
         let _ = writeln!(text, "  {}", one_line(&run.end_with));
     }
     text
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_that_is_not_there_is_an_error_and_not_one_without_runs() {
+        let dir = tempfile::tempdir().unwrap();
+        let of = |name: &str| data_dir(&StateDirArgs { data_dir: Some(dir.path().join(name)) });
+        assert!(matches!(of("wrong"), Err(CliError::Wrong(text)) if text.contains("wrong: give")));
+        assert_eq!(of("").unwrap(), dir.path().join(""));
+    }
 }

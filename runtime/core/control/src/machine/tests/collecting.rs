@@ -3,6 +3,7 @@
 use super::*;
 use crate::AllocError;
 use crate::views::CollectOutcome;
+use ostler_model::limits::PURGE_PARALLEL;
 
 const FULL: FsUse = FsUse { disk_used: 95, disk_total: 100, inodes_used: 0, inodes_total: 0 };
 const ROOMY: FsUse = FsUse { disk_used: 10, disk_total: 100, inodes_used: 0, inodes_total: 0 };
@@ -171,17 +172,22 @@ fn what_has_ended_without_a_record_of_it_is_not_passed_over_in_silence() {
 fn the_end_of_each_allocation_of_a_purged_job_starts_the_removal_of_that_one_alone() {
     let mut play = Play::new();
     play.slow_removals = true;
-    play.register(&job("web", 10));
+    let many = PURGE_PARALLEL + 2;
+    play.register(&job("web", u32::try_from(many).unwrap()));
     play.stop("web", true);
     let ids: Vec<_> = play.owners.keys().copied().collect();
     for (at, id) in ids.iter().enumerate() {
         play.end(*id);
-        assert_eq!(play.removing.len(), (at + 1).min(8), "each once, eight at a time");
+        assert_eq!(
+            play.removing.len(),
+            (at + 1).min(PURGE_PARALLEL),
+            "each once, so many at a time"
+        );
     }
     while let Some(id) = play.removing.first().copied() {
         play.removal(id, Ok(()));
     }
-    assert_eq!((play.removed.len(), play.machine.tables().count()), (10, 0));
+    assert_eq!((play.removed.len(), play.machine.tables().count()), (many, 0));
 }
 
 #[test]

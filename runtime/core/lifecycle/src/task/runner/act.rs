@@ -128,6 +128,7 @@ impl TaskRunner {
             }),
             TaskEffect::ReadExit => {
                 self.abort(TaskCall::Templates);
+                scope.dirs.note_end();
                 self.call(TaskCall::ReadExit, async move {
                     if calls::never_ran(&scope, &run) {
                         return TaskCallAnswer::Recovered(Recovery::NeverRan);
