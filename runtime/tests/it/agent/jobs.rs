@@ -348,4 +348,5 @@ async fn a_job_of_many_places_starts_with_hardly_more_than_one_commit() {
     let commits = served.agent.state_stats().commits - before.commits;
     // One, and one for each while that states of tasks may lag.
     assert!(commits <= PLACES / 4, "{commits} commits for {PLACES} places");
+    served.end().await;
 }
