@@ -173,7 +173,10 @@ fn the_end_of_each_allocation_of_a_purged_job_starts_the_removal_of_that_one_alo
     let mut play = Play::new();
     play.slow_removals = true;
     let many = PURGE_PARALLEL + 2;
-    play.register(&job("web", u32::try_from(many).unwrap()));
+    let mut small = job("web", u32::try_from(many).unwrap());
+    let resources = &mut small.groups[0].tasks[0].resources;
+    (resources.cpu_mhz, resources.memory_mb) = (10, 10);
+    play.register(&small);
     play.stop("web", true);
     let ids: Vec<_> = play.owners.keys().copied().collect();
     for (at, id) in ids.iter().enumerate() {
