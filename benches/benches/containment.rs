@@ -415,6 +415,7 @@ impl Arena {
             ports: vec![],
             task_dir: self.dir.clone(),
             alloc_dir: self.dir.clone(),
+            dirs: ostler_model::ports::dirs_are_made(),
             mounts: vec![],
             device_nodes: vec![],
             user: None,

@@ -21,9 +21,10 @@ use ostler_benches::machine::{runtime, scaled};
 use ostler_benches::node::{Node, job};
 use ostler_benches::percentiles::{number, per};
 use ostler_benches::report::{Report, bench};
-use ostler_benches::steps::{StepCounts, calls_in, machine_busy, wait_numbers};
+use ostler_benches::steps::{StepCounts, machine_busy, wait_numbers};
 use ostler_guests::fixtures::HELLO;
 use ostler_model::clock::{self, Stopwatch};
+use ostler_testing::system_calls::calls_in;
 use serde_json::{Value, json};
 
 /// The program of the native tasks.

@@ -6,6 +6,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use ostler_model::clock;
+use ostler_testing::system_calls::calls_in;
 use tokio::io::AsyncReadExt as _;
 
 use crate::support::agent_process::{AgentProcess, Home};
@@ -18,32 +19,11 @@ const FIGURES: &str = include_str!("steps.txt");
 const OVER_MAX: u64 = 10;
 /// Tasks that are counted. No allocation is collected yet with so many.
 const TASKS: u64 = 40;
-/// System calls that wait, or wake who waits.
-const WAITS: [&str; 7] = [
-    "futex",
-    "epoll_wait",
-    "epoll_pwait",
-    "restart_syscall",
-    "ppoll",
-    "clock_nanosleep",
-    "sched_yield",
-];
 
 fn figure(name: &str) -> u64 {
     let mut lines = FIGURES.lines().filter(|line| !line.starts_with('#'));
     let found = lines.find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
     found.unwrap_or_else(|| panic!("steps.txt has no figure of {name}"))
-}
-
-/// The calls in a table of `strace -c`: `% time, seconds, usecs/call, calls, [errors], syscall`.
-fn calls_in(table: &str) -> u64 {
-    let row = |line: &str| {
-        let fields: Vec<&str> = line.split_whitespace().collect();
-        fields.first()?.parse::<f64>().ok()?;
-        let name = *fields.last()?;
-        (name != "total" && !WAITS.contains(&name)).then(|| fields.get(3)?.parse::<u64>().ok())?
-    };
-    table.lines().filter_map(row).sum()
 }
 
 async fn run_to_end(agent: &AgentProcess, task: &str, name: &str, count: u64) {

@@ -4,6 +4,7 @@
 //! run, living on tokio's (virtual) time, with a journal of every call. Start there.
 //! [`recorded`] is what stock Nomad said on the wire, [`shapes`] what such messages consist
 //! of. [`programs`] writes scripts that can be run at once. [`golden`] compares texts with files.
+//! [`system_calls`] reads what strace counted.
 //! `servers` is a double of Nomad's servers, with the feature of that name.
 
 pub mod fake_driver;
@@ -16,3 +17,4 @@ pub mod recorded;
 #[cfg(feature = "servers")]
 pub mod servers;
 pub mod shapes;
+pub mod system_calls;
